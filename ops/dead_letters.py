@@ -1,11 +1,11 @@
 """Reads the dead letters of a stack, grouped by failure, and leaves every message in its queue."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import batched
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import jmespath
 from msgspec import Struct
@@ -13,8 +13,7 @@ from msgspec.structs import asdict, replace
 
 from carride_idempotency.operators.choosing import normalised, short_id
 from carride_idempotency.operators.forms import Content
-from carride_idempotency.operators.sending import Verdict
-from carride_idempotency.record import Record
+from carride_idempotency.operators.site import Found, Verdict
 from carride_idempotency.record_items import record_of
 from ops import records, tables
 from ops.audit.evidence import CONSUMERS, MARKS
@@ -61,6 +60,15 @@ class DeadLetter(Struct, frozen=True):
     event: Any
     redriven: int = 0
     """How often the event was redriven to this target in the last 30 days."""
+
+    @property
+    def labels(self) -> Mapping[str, str | None]:
+        """What else a redrive says of it."""
+        return {"type": self.type, "ride": self.ride, "fact": self.fact}
+
+    def without_event(self) -> "DeadLetter":
+        """Return it without its event, which may be a megabyte."""
+        return replace(self, event=None)
 
 
 class Failure(Struct):
@@ -115,14 +123,6 @@ def _without_event(letter: DeadLetter) -> dict[str, object]:
     return fields
 
 
-class Received(NamedTuple):
-    """A dead letter that was received, with the consumer's record of its event."""
-
-    letter: DeadLetter
-    record: Record | None
-    receipt: str
-
-
 def counts_of(stack: StackRef) -> Counter[str]:
     """Return how many letters each dead-letter queue has, by SQS's approximate count."""
     sqs = stack.client("sqs")
@@ -133,7 +133,7 @@ def counts_of(stack: StackRef) -> Counter[str]:
 
 
 def failures(
-    stack: StackRef, names: Iterable[str], /, *, judge: Callable[[Received], Verdict]
+    stack: StackRef, names: Iterable[str], /, *, judge: Callable[[Found[DeadLetter]], Verdict]
 ) -> DeadLetters:
     """Return what lies in dead-letter queues. Every letter stays in its queue.
 
@@ -230,18 +230,20 @@ def received_from(
     stack: StackRef,
     queue: str,
     *,
+    ids: Collection[str] | None = None,
     at_once: int = _AT_ONCE,
     hidden_s: int = GLIMPSE_SECONDS,
     reads_s: float | None = None,
-) -> Generator[Received]:
-    """Yield every visible letter of a queue with its record.
+) -> Generator[Found[DeadLetter]]:
+    """Yield every visible letter of a queue with its record, or those with these ``ids``.
 
     Other readers do not see a letter for ``hidden_s`` seconds, or for longer if reading takes
     longer (`peek`). Reading ends after ``reads_s`` seconds, if they are given.
     """
     sqs = stack.client("sqs")
     with closing(peek(sqs, url_of(stack, queue), hidden_s, reads_s)) as messages:
-        for some in batched(messages, at_once, strict=False):
+        wanted = (each for each in messages if ids is None or each["MessageId"] in ids)
+        for some in batched(wanted, at_once, strict=False):
             letters = [letter_of(queue, message) for message in some]
             items = _records_of(stack, letters)
             counts = _counts_of(stack, letters)
@@ -249,7 +251,7 @@ def received_from(
                 redriven = counts.get(count_key(letter) or "", 0)
                 item = items.get(letter.key or "")
                 record = record_of(item) if item else None
-                yield Received(replace(letter, redriven=redriven), record, message["ReceiptHandle"])
+                yield Found(replace(letter, redriven=redriven), record, message["ReceiptHandle"])
 
 
 def _records_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tables.Wire]:

@@ -6,20 +6,19 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from carride_idempotency.operators.sending import Verdict
+from carride_idempotency.operators.site import Found, Verdict
 from ops.dead_letters import (
     DeadLetter,
     DeadLetters,
-    Received,
     failures,
     name_of,
     queues_named,
     queues_of,
     received_from,
 )
-from ops.redrive import predictor_of, verdict_if_released
 from ops.stack import OperatorError, StackRef
 from ops.verbs import reads
+from ops.verdicts import predictor_of, verdict_if_released
 
 __all__ = ["judge_of", "letters"]
 
@@ -77,11 +76,11 @@ def _letter(stack: StackRef, name: str) -> DeadLetter | None:
     raise OperatorError(f"{name}: {problem}; `./carride letters` shows the groups")
 
 
-def judge_of(stack: StackRef) -> Callable[[Received], Verdict]:
+def judge_of(stack: StackRef) -> Callable[[Found[DeadLetter]], Verdict]:
     """Return what says of a letter what a redrive would do that may release its key."""
     known = cache(lambda queue: predictor_of(stack, queue))
 
-    def judge(found: Received) -> Verdict:
+    def judge(found: Found[DeadLetter]) -> Verdict:
         return verdict_if_released(found.letter, found.record, known(found.letter.queue))
 
     return judge

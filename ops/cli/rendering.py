@@ -12,7 +12,12 @@ from rich.text import Text
 
 from carride_idempotency.operators.changing import Change
 from carride_idempotency.operators.explaining import Explained
-from carride_idempotency.operators.sending import released_keys
+from carride_idempotency.operators.redriving import (
+    PlannedLetter,
+    Redriven,
+    RedrivePlan,
+    released_keys,
+)
 from ops.audit.evidence import Delivered, Published, grouped
 from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
@@ -21,7 +26,6 @@ from ops.keys import Key, KeyList
 from ops.lookup import Event, Ride
 from ops.payloads import readable
 from ops.policies import consumer_of
-from ops.redrive import Planned, Redriven, RedrivePlan
 from ops.text import counted
 from ops.verbs import spelt
 
@@ -172,14 +176,14 @@ def _age(since: datetime) -> str:
 # ── Redrives ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@show.register
-def _redrive_plan(plan: RedrivePlan) -> RenderableType:
-    goes = sum(each.verdict.goes for each in plan.letters)
+@show.register(RedrivePlan)
+def _redrive_plan(plan: RedrivePlan[DeadLetter]) -> RenderableType:
+    goes = plan.goes
     stays = len(plan.letters) - goes
     sent = f"{counted(goes, 'letter')} would be sent to {plan.target}"
     left = f"{counted(stays, 'letter')} would stay" if stays else ""
     lines: list[RenderableType] = [Text("; ".join(filter(None, (sent, left))), "bold")]
-    by_group = dict[str, list[Planned]]()
+    by_group = dict[str, list[PlannedLetter[DeadLetter]]]()
     for each in plan.letters:
         by_group.setdefault(each.letter.group, []).append(each)
     for letters in by_group.values():
@@ -190,7 +194,7 @@ def _redrive_plan(plan: RedrivePlan) -> RenderableType:
     return Group(*lines)
 
 
-def _planned_group(letters: list[Planned]) -> Iterator[RenderableType]:
+def _planned_group(letters: list[PlannedLetter[DeadLetter]]) -> Iterator[RenderableType]:
     """Yield what letters of a group are, what a redrive does with them, and each key it releases.
 
     A letter that was chosen alone is named.

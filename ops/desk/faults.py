@@ -24,7 +24,7 @@ from carride_idempotency import Policy
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record import COMPLETED, QUARANTINED
 from carride_idempotency.record_items import record_of
-from ops import redrive
+from ops import bus, redrive
 from ops.audit.evidence import COPY, AuditedConsumer
 from ops.policies import POLICIES
 from ops.records import items_at
@@ -49,7 +49,7 @@ def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 
     _require_local(stack)
     arn = redrive.target_of(stack, f"{consumer.resources}Dlq")
     for _ in range(times):
-        if problem := redrive.send_to(stack, arn, json.loads(body)):
+        if problem := bus.send_to(stack, arn, json.loads(body)):
             raise OperatorError(f"{consumer.name}'s target {problem}")
 
 

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.operators.choosing import normalised
-from carride_idempotency.operators.sending import Verdict
+from carride_idempotency.operators.site import Verdict
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record
-from ops import redrive
+from ops import verdicts
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import DeadLetter, counts_of, queues_of, received_from, url_of
 from ops.desk.advice import is_released
@@ -138,7 +138,7 @@ class Letterbox:
         size = 0
         with closing(letters):
             for letter, record, _ in letters:
-                yield Found(letter, record, redrive.verdict_if_released(letter, record, predictor))
+                yield Found(letter, record, verdicts.verdict_if_released(letter, record, predictor))
                 read += 1
                 size += len(str(letter.event))
                 if read >= MOST or size >= _LARGEST:
@@ -146,7 +146,7 @@ class Letterbox:
 
     def _predictor(self, queue: str) -> Predictor | None:
         if queue not in self._predictors:
-            self._predictors[queue] = redrive.predictor_of(self._stack, queue)
+            self._predictors[queue] = verdicts.predictor_of(self._stack, queue)
         return self._predictors[queue]
 
 

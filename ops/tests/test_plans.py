@@ -21,7 +21,7 @@ from ops import plans
 from ops.cli.app import main
 from ops.cli.show import plain
 from ops.dead_letters import received_from
-from ops.redrive import plan_redrive
+from ops.redrive import StackSite, plan_of
 from ops.stack import ClientFactory, Kept, StackRef
 from ops.tests.test_redrive import DLQ, History, given_up, put, ref
 from ops.tests.world import HOME, NOW, World
@@ -300,9 +300,9 @@ def test_a_redrive_is_bound_to_its_letters_and_records(
 ) -> None:
     """A letter that came or went, or whose record has changed, is a difference."""
     put(ref, DLQ, given_up("order_01"))
-    before = plain(plan_redrive(ref, DLQ).exact())
+    before = plain(plan_of(StackSite(ref, DLQ)).exact())
     change(ref)
-    found = list(differences(before, plain(plan_redrive(ref, DLQ).exact())))
+    found = list(differences(before, plain(plan_of(StackSite(ref, DLQ)).exact())))
     assert [
         re.sub(r"letters \S+", "letters ID", re.sub(":.*", ": …", each)) for each in found
     ] == told

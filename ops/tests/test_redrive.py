@@ -17,7 +17,8 @@ from moto import mock_aws
 import ops.cli.rendering  # noqa: F401 - how letters look
 from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.operators.sending import HELD_BACK, Trial
+from carride_idempotency.operators.redriving import HELD_BACK, Redriven, RedrivePlan
+from carride_idempotency.operators.site import Trial
 from carride_idempotency.record import (
     COMPLETED,
     FAILED,
@@ -28,7 +29,7 @@ from carride_idempotency.record import (
     UnknownStatus,
 )
 from carride_idempotency.record_items import item_of, record_of
-from ops import dead_letters, letters, records, redrive
+from ops import dead_letters, letters, records, redrive, verdicts
 from ops.audit.queues import peek
 from ops.audit.reading import marks_of
 from ops.cli.show import console, plain, show
@@ -143,12 +144,21 @@ def put(ref: StackRef, queue: str, *bodies: str) -> dict[str, str]:
     return {body: sqs.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in bodies}
 
 
-def redriven(
-    ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any
-) -> redrive.Redriven:
+def plan_of(ref: StackRef, queue: str, **options: Any) -> RedrivePlan[dead_letters.DeadLetter]:
+    return redrive.plan_of(redrive.StackSite(ref, queue), **options)
+
+
+def carried_out(
+    ref: StackRef, plan: RedrivePlan[dead_letters.DeadLetter], **options: Any
+) -> Redriven:
+    site = redrive.StackSite(ref, plan.queue)
+    return redrive.carried_out(site, plan, **AT_ONCE | {"wait_s": 0} | options)
+
+
+def redriven(ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any) -> Redriven:
     """Redrive a queue, and check that what the plan says stays does stay."""
-    plan = redrive.plan_redrive(ref, queue, release=release)
-    done = redrive.Redrive(ref, plan, **AT_ONCE | {"wait": timedelta()} | options).carry_out()
+    plan = plan_of(ref, queue, release=release)
+    done = carried_out(ref, plan, **options)
     assert {each.verdict.why for each in plan.letters if not each.verdict.goes} <= set(done.stayed)
     return done
 
@@ -187,7 +197,7 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
     }
     ids = put(ref, "ProducerDlq", gone, *reasons)
     assert dead_letters.reasons(ref, "ProducerDlq")["UNREADABLE"] == 3
-    done = redriven(ref, "ProducerDlq", canary=False)
+    done = redriven(ref, "ProducerDlq", tries_one=False)
     assert (done.sent, done.stayed) == (
         1,
         {why: list(reasons.values()).count(why) for why in reasons.values()},
@@ -214,16 +224,16 @@ def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
     Another operator's earlier plan sends none again.
     """
     put(ref, DLQ, envelope(entry("order_01")), envelope(entry("order_03")))
-    theirs = redrive.plan_redrive(ref, DLQ)
+    theirs = plan_of(ref, DLQ)
     pauses = list[float]()
     put(ref, DLQ, envelope(entry(size=5_000)))
-    done = redriven(ref, canary=False, rate=4, sleep=pauses.append)
+    done = redriven(ref, tries_one=False, rate=4, sleep=pauses.append)
     assert (done.sent, done.stayed, pauses) == (
         2,
         {"refused: RequestEntityTooLargeException": 1},
         [0.25] * 3,
     )
-    done = redrive.Redrive(ref, theirs, **AT_ONCE).carry_out()
+    done = carried_out(ref, theirs)
     assert (done.sent, done.gone, done.succeeded) == (0, 2, False)
     assert (len(ref.client("lambda").events), left(ref)) == (2, 1)
 
@@ -267,9 +277,9 @@ def test_a_plan_says_what_the_consumer_would_do(
         )
         put_record(ref, made)
     put(ref, DLQ, json.dumps(event | {"detail": event["detail"] | detail}))
-    (planned,) = redrive.plan_redrive(ref, DLQ).letters
+    (planned,) = plan_of(ref, DLQ).letters
     assert f"{planned.verdict.goes} {planned.verdict.why}".startswith(verdict)
-    assert redrive.is_uncertain(planned.verdict) == ("processes" in verdict)
+    assert verdicts.is_uncertain(planned.verdict) == ("processes" in verdict)
 
 
 def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> None:
@@ -288,7 +298,7 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
         "PaymentDlq",
         json.dumps({"requestContext": {"condition": "Exhausted"}, "requestPayload": crashed}),
     )
-    assert "attempts are used up" in redrive.plan_redrive(ref, "PaymentDlq").letters[0].verdict.why
+    assert "attempts are used up" in plan_of(ref, "PaymentDlq").letters[0].verdict.why
     for release in (False, True):
         assert redriven(ref, "PaymentDlq", release=release).sent == release
         (found,) = map(record_of, records.items_at(ref, [made.key]))
@@ -318,7 +328,7 @@ def test_the_letters_of_one_event_release_one_key(ref: StackRef, errors: tuple[s
     done = redriven(ref, release=True)
     assert 0 < done.sent <= done.planned
     assert done.released == len(set(history.events))
-    assert {each.fact for each in done.tried} <= facts
+    assert {each.labels["fact"] for each in done.tried} <= facts
 
 
 def test_a_letter_is_chosen_by_the_beginning_of_its_id(ref: StackRef) -> None:
@@ -326,13 +336,13 @@ def test_a_letter_is_chosen_by_the_beginning_of_its_id(ref: StackRef) -> None:
     bodies = [envelope(entry(f"order_{number:02}")) for number in range(17)]
     ids = put(ref, DLQ, *bodies).values()
     chosen, *_ = ids
-    (planned,) = redrive.plan_redrive(ref, DLQ, id=chosen[:30]).letters
+    (planned,) = plan_of(ref, DLQ, id=chosen[:30]).letters
     assert planned.letter.id == chosen
     # Seventeen ids begin with sixteen digits.
     (in_common, count), *_ = Counter(each[0] for each in ids).most_common()
     assert count > 1
     with pytest.raises(OperatorError, match=f"{in_common} begins more than one id"):
-        redrive.plan_redrive(ref, DLQ, id=in_common)
+        plan_of(ref, DLQ, id=in_common)
 
 
 def test_a_plan_in_which_every_letter_stays_is_empty(ref: StackRef) -> None:
@@ -353,7 +363,7 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
     """
     bodies = [envelope(entry(f"order_{number:02}")) for number in range(4)]
     facts = {json.loads(each)["detail"]["idempotencyid"] for each in put(ref, DLQ, *bodies)}
-    plan = redrive.plan_redrive(ref, DLQ)
+    plan = plan_of(ref, DLQ)
     history = ref.client("lambda")
     began = datetime.now(UTC).replace(microsecond=0)
     calls = iter(range(1_000))
@@ -367,7 +377,7 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
     for service in ("sqs", "dynamodb"):
         ref.client(service).meta.events.register("before-call", interrupt)
     with pytest.raises((KeyboardInterrupt, OperatorError)) as ended:
-        redrive.Redrive(ref, plan, canary=False, **AT_ONCE).carry_out()
+        carried_out(ref, plan, tries_one=False)
     assert "of 4 letters were sent" in str(ended.value)
     assert left(ref) + len(set(history.events)) >= len(facts)
     there = {found.letter.fact for found in dead_letters.received_from(ref, DLQ)}
@@ -423,9 +433,9 @@ def test_a_group_is_sent_only_if_a_letter_that_was_tried_succeeds(
 
     history.runs = runs
     # A letter that is back already is found at the first look, not when the patience is over.
-    patience = timedelta(minutes=how == "back")
+    patience_s = 60 * (how == "back")
     done = redriven(
-        ref, wait=patience, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None
+        ref, wait_s=patience_s, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None
     )
     assert sorted(done.first.values()) == sorted([Trial.SUCCEEDED, first])
     assert (done.sent, done.stayed[HELD_BACK], left(ref), done.succeeded) == (
@@ -443,11 +453,11 @@ def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> 
     """
     put(ref, "DispatchQueue", envelope(entry()))
     ref.outputs["OutboxPipeDlqUrl"] = ref.outputs["DispatchQueueUrl"]  # type: ignore[index]
-    for look in (letters.letters, dead_letters.reasons, redrive.plan_redrive):
+    for look in (letters.letters, dead_letters.reasons, plan_of):
         with pytest.raises(OperatorError, match="DispatchQueue"):
             look(ref, "DispatchQueue")
     with pytest.raises(OperatorError, match="runbooks"):
-        redrive.plan_redrive(ref, "OutboxPipeDlq")
+        plan_of(ref, "OutboxPipeDlq")
     (message,) = ref.client("sqs").receive_message(
         QueueUrl=ref.outputs["DispatchQueueUrl"], AttributeNames=["ApproximateReceiveCount"]
     )["Messages"]
@@ -505,9 +515,7 @@ def test_letters_begin_with_what_can_be_redriven_and_name_its_command(ref: Stack
     for failure in found:
         if failure.goes:
             _, _, queue, *options = shlex.split(failure.command)
-            plan = redrive.plan_redrive(
-                ref, queue, group=failure.group, release="--release" in options
-            )
+            plan = plan_of(ref, queue, group=failure.group, release="--release" in options)
             assert f"--group={failure.group}" in options
             assert sum(each.verdict.goes for each in plan.letters) == failure.goes
         else:
@@ -531,39 +539,35 @@ def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> Non
         given_up("order_03", "UNKNOWN"),
     ]
     put(ref, DLQ, *bodies)
-    every = [planned.letter for planned in redrive.plan_redrive(ref, DLQ).letters]
+    every = [planned.letter for planned in plan_of(ref, DLQ).letters]
     for letter in every:
         for choice in (
             {"key": letter.key},
             {"group": letter.group},
             {"key": letter.key, "reason": letter.reason},
         ):
-            chosen = redrive.plan_redrive(ref, DLQ, **choice)
+            chosen = plan_of(ref, DLQ, **choice)
             assert ([planned.letter for planned in chosen.letters], chosen.others) == ([letter], 2)
     assert [
-        planned.letter
-        for planned in redrive.plan_redrive(ref, DLQ, reason="QUARANTINED", limit=1).letters
+        planned.letter for planned in plan_of(ref, DLQ, reason="QUARANTINED", limit=1).letters
     ] == every[:1]
     with pytest.raises(OperatorError, match=every[0].group):
-        redrive.plan_redrive(ref, DLQ, reason="CONTRACT")
-    assert (
-        redrive.Redrive(ref, redrive.plan_redrive(ref, DLQ, limit=1), **AT_ONCE).carry_out().sent
-        == 1
-    )
+        plan_of(ref, DLQ, reason="CONTRACT")
+    assert carried_out(ref, plan_of(ref, DLQ, limit=1)).sent == 1
     assert left(ref) == 2
 
 
 def test_letters_are_chosen_by_age(ref: StackRef) -> None:
     """Since a time and until another one, which is not included."""
     put(ref, DLQ, given_up("order_01"), given_up("order_02"))
-    first, *_ = sorted(each.letter.sent for each in redrive.plan_redrive(ref, DLQ).letters)
+    first, *_ = sorted(each.letter.sent for each in plan_of(ref, DLQ).letters)
     minute = timedelta(minutes=1)
     every: Any = {"since": first, "until": first + minute}
-    assert len(redrive.plan_redrive(ref, DLQ, **every).letters) == 2
+    assert len(plan_of(ref, DLQ, **every).letters) == 2
     nothing: Any = ({"since": first + minute}, {"until": first})
     for none in nothing:
         with pytest.raises(OperatorError, match="has no such letter"):
-            redrive.plan_redrive(ref, DLQ, **none)
+            plan_of(ref, DLQ, **none)
 
 
 def test_one_poison_letter_holds_back_no_group(ref: StackRef) -> None:
@@ -602,16 +606,16 @@ def test_a_consumer_is_named_as_everywhere(ref: StackRef, name: str, queues: set
     for number, queue in enumerate(sorted(there), 1):
         put(ref, queue, envelope(entry(f"order_{number:02}")))
     assert {each.queue for each in shown(ref, name).failures} == queues
-    plan = redrive.plan_redrive(ref, name)
+    plan = plan_of(ref, name)
     assert {each.letter.queue for each in plan.letters} == queues
-    done = redrive.Redrive(ref, plan, canary=False, **AT_ONCE).carry_out()
+    done = carried_out(ref, plan, tries_one=False)
     assert (done.sent, done.succeeded) == (len(queues), True)
     assert {each.queue for each in shown(ref).failures} == there - queues
 
 
 def test_an_unknown_name_is_answered_with_the_names(ref: StackRef) -> None:
     """Consumers first."""
-    for ask in (partial(redrive.plan_redrive, ref), partial(letters.letters, ref)):
+    for ask in (partial(plan_of, ref), partial(letters.letters, ref)):
         with pytest.raises(OperatorError, match="write one of ride-history, dispatch, payment"):
             ask("paymant")
 
@@ -637,7 +641,7 @@ def test_a_preview_has_a_part_for_each_group_and_names_every_key_that_it_release
         ref.client("dynamodb").put_item(
             TableName="history", Item=item_of(record(keys[-1], status, 3, None))
         )
-    plan = redrive.plan_redrive(ref, DLQ, release=True)
+    plan = plan_of(ref, DLQ, release=True)
     console(printed := StringIO()).print(show(plan))
     text = printed.getvalue()
     assert all(text.count(key) == 1 for key in keys[:-1])

@@ -46,9 +46,8 @@ def _permission(it: Deployment) -> str:
     stack = it.stack
     function = stack.outputs["RideHistoryFunctionName"]
     _dead_letter_without_permission(it, function)
-    plan = redrive.plan_redrive(stack, "RideHistoryRuleDlq")
-    quietly = redrive.Redrive(stack, plan, report=lambda _: None)
-    done = quietly.carry_out()
+    site = redrive.StackSite(stack, "RideHistoryRuleDlq")
+    done = redrive.carried_out(site, redrive.plan_of(site), report=lambda _: None)
     verdict = settled(it).ledger.verdict
     return f"{done.sent} redriven; {verdict}"
 

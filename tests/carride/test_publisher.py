@@ -19,7 +19,7 @@ from carride.bus_entry import TOO_LARGE, BusEntry
 from carride.events import parse_event
 from carride.publisher import ENTRY_TOO_LARGE, MESSAGE_TOO_LARGE, RETRYABLE, Outcome, PublishError
 from ops.audit.queues import opened
-from ops.redrive import entry_in
+from ops.bus import entry_in
 from tests.kit.fakes import FakeBus, FakeQueue, FakeTime, client_error, entry_bytes, publish
 from tests.kit.rides import NOW, entry
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency.operators.sending import HELD_BACK, Trial
+from carride_idempotency.operators.redriving import HELD_BACK
+from carride_idempotency.operators.site import Trial
 from ops import redrive
 from tests.kit.rides import Life
 from tests.kit.rides import event as event_of
@@ -37,11 +38,8 @@ def test_mended_letters_take_effect_once(
     pipeline.put(event_of(Life().created).to_detail())  # the function cannot start
     pipeline.settle()
     said: list[str] = []
-    assert (
-        not redrive.Redrive(stack, redrive.plan_redrive(stack, DLQ), report=said.append)
-        .carry_out()
-        .succeeded
-    )
+    site = redrive.StackSite(stack, DLQ)
+    assert not redrive.carried_out(site, redrive.plan_of(site), report=said.append).succeeded
     assert f"it is back in {DLQ}: RetriesExhausted" in said[-1], "no record tells"
     store = f"dynamodb:{stack.outputs['RideHistoryTableName']}"
     pipeline.break_history(IDEMPOTENCY_STORE=store, FAILING=HISTORY)
@@ -61,7 +59,8 @@ def test_mended_letters_take_effect_once(
     assert before.consumers[HISTORY].effects == 0
 
     for queue, count in kinds.items():
-        done = redrive.Redrive(stack, redrive.plan_redrive(stack, queue, release=True)).carry_out()
+        site = redrive.StackSite(stack, queue)
+        done = redrive.carried_out(site, redrive.plan_of(site, release=True))
         assert done.stayed[HELD_BACK] == count - len(done.tried)
         assert Trial.SUCCEEDED not in done.first.values()
     pipeline.settle()
@@ -71,11 +70,8 @@ def test_mended_letters_take_effect_once(
         "the first letters are back"
     )
     for queue in kinds:
-        assert (
-            redrive.Redrive(stack, redrive.plan_redrive(stack, queue, release=True))
-            .carry_out()
-            .succeeded
-        )
+        site = redrive.StackSite(stack, queue)
+        assert redrive.carried_out(site, redrive.plan_of(site, release=True)).succeeded
     after = pipeline.ledger()
     history = after.consumers[HISTORY]
     others = set(after.consumers) - {HISTORY}

@@ -19,7 +19,7 @@ from ops import fleet, plans, records, replay
 from ops.audit import reading
 from ops.audit.evidence import HISTORY
 from ops.dead_letters import READERS
-from ops.redrive import Redrive, plan_redrive
+from ops.redrive import StackSite, carried_out, plan_of
 from ops.stack import FAILURES, OperatorError
 from tests.world.aws import stack_of
 from tests.world.story import (
@@ -34,7 +34,7 @@ from tests.world.story import (
 from virtual_time.scheduler import Machine
 
 if TYPE_CHECKING:
-    from ops.redrive import Redriven
+    from carride_idempotency.operators.redriving import Redriven
     from tests.world.run import World
 
 ROUNDS: Final = 3
@@ -61,10 +61,11 @@ def redrive(world: "World") -> None:
     _settle(world)
     for queue in _filled(world):
         world.cloud.say(f"redrives {queue}", "operator")
-        plan = plan_redrive(stack_of(world), queue, release=True)
+        site = StackSite(stack_of(world), queue)
+        plan = plan_of(site, release=True)
         for each in plan.letters:
             world.cloud.counts[f"redrive: {each.verdict.why}"] += 1
-        Redrive(stack_of(world), plan, canary=False, report=_silent, sleep=_at_once).carry_out()
+        carried_out(site, plan, tries_one=False, report=_silent, sleep=_at_once)
 
 
 def _settle(world: "World") -> None:
@@ -205,9 +206,10 @@ class Operator:
         return bool(sent)
 
     def _redriven(self, queue: str, *, releases: bool) -> "Redriven":
-        plan = plan_redrive(self._stack, queue, release=releases)
+        site = StackSite(self._stack, queue)
+        plan = plan_of(site, release=releases)
         self._sleep(_READS_S)
-        return Redrive(self._stack, plan, report=_silent, sleep=self._pause).carry_out()
+        return carried_out(site, plan, report=_silent, sleep=self._pause)
 
     def _pause(self, seconds: float) -> None:
         """Wait before a further look at what became of the first letters."""

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -33,13 +33,14 @@ from carride_idempotency.operators.command import main
 from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
 from carride_idempotency.operators.queues import peek, waiting
 from carride_idempotency.operators.redriving import (
-    FunctionTarget,
+    CHANGED,
+    HELD_BACK,
     LetterChoice,
-    QueueTarget,
     Redrive,
+    RedriveError,
     plan_redrive,
 )
-from carride_idempotency.operators.sending import CHANGED, HELD_BACK
+from carride_idempotency.operators.targets import FunctionTarget, QueueSite, QueueTarget
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Status
 from carride_idempotency.testing import (
     Invocation,
@@ -104,6 +105,10 @@ class Shop:
 
     def client(self, service: str) -> Any:
         return self.sqs if service == "sqs" else self
+
+    def site(self) -> QueueSite:
+        """Return where a redrive to the function works."""
+        return QueueSite(self.sqs, self.url, self.store, FunctionTarget(self, "shop"))
 
     def run(self, line: str) -> str:
         words = f"redrive --queue {self.url} {line}".split()
@@ -172,8 +177,8 @@ def test_two_poison_letters_hold_back_no_group(shop: Shop, poison: str, ran: str
         return no_tariff(key) if key in poison else None
 
     shop.fails = fails
-    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
-    done = Redrive(shop.sqs, shop.store, plan, FunctionTarget(shop, "shop"), **QUIET).carry_out()
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
     assert ("".join(sorted(shop.ran)), shop.left) == (ran, 5 - len(ran))
     assert done.succeeded is (poison in ("", "4"))
     assert len(tried) == len(set(tried)) == (5 if ran else 3)
@@ -233,10 +238,9 @@ def test_a_letter_whose_key_has_changed_since_the_preview_stays(shop: Shop) -> N
     shop.fails = no_tariff
     shop.deliver("1")
     shop.fails = lambda key: None
-    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
     assert forget(shop.store, "shop#1")
-    target = FunctionTarget(shop, "shop")
-    done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
     assert (done.sent, done.stayed, shop.left) == (0, {CHANGED: 1}, 1)
 
 
@@ -245,16 +249,38 @@ def test_a_letter_that_has_changed_is_no_trial(shop: Shop) -> None:
     shop.fails = no_tariff
     for key in "12345":
         shop.deliver(key)
-    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
     first, second, third, *_ = [each.letter.key for each in plan.letters]
     for changed in (first, second, third):
         assert forget(shop.store, str(changed))
     shop.fails = lambda key: None
-    target = FunctionTarget(shop, "shop")
-    done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
-    assert (done.sent, done.failed, done.stayed) == (2, 0, {CHANGED: 3})
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
+    assert (done.sent, len(done.tried), done.stayed) == (2, 1, {CHANGED: 3})
     assert not done.succeeded
     assert (sorted(shop.ran), shop.left) == (["4", "5"], 3)
+
+
+def test_an_event_that_is_not_the_one_that_was_shown_stays(shop: Shop) -> None:
+    """The plan has the event's hash, and not the event."""
+    shop.put(eventbridge_event({"id": "1"}, event_id="id-1"))
+    plan = plan_redrive(shop.site(), LetterChoice())
+    (shown,) = plan.letters
+    assert shown.letter.event is None
+    other = plan._replace(letters=(shown._replace(event="another"),))
+    done = Redrive(shop.site(), other, **QUIET).carry_out()
+    assert (done.sent, done.stayed, shop.ran) == (0, {CHANGED: 1}, [])
+    assert Redrive(shop.site(), plan, **QUIET).carry_out().succeeded
+
+
+def test_a_letter_is_chosen_by_the_beginning_of_its_id(shop: Shop) -> None:
+    """A choice that fits none is refused with the groups that there are."""
+    for key in "12":
+        shop.put(eventbridge_event({"id": key}, event_id=f"id-{key}"))
+    first, _ = [each.letter for each in plan_redrive(shop.site(), LetterChoice()).letters]
+    (chosen,) = plan_redrive(shop.site(), LetterChoice(id=first.id[:30])).letters
+    assert chosen.letter == first
+    with pytest.raises(RedriveError, match=first.group):
+        plan_redrive(shop.site(), LetterChoice(id="no id"))
 
 
 def test_letters_of_which_all_have_changed_end_a_redrive(shop: Shop) -> None:
@@ -262,12 +288,11 @@ def test_letters_of_which_all_have_changed_end_a_redrive(shop: Shop) -> None:
     shop.fails = no_tariff
     for key in "1234":
         shop.deliver(key)
-    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
     for key in "1234":
         assert forget(shop.store, f"shop#{key}")
-    target = FunctionTarget(shop, "shop")
-    done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
-    assert (done.sent, done.failed, done.stayed, done.first) == (0, 0, {CHANGED: 4}, {})
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
+    assert (done.sent, done.tried, done.stayed, done.first) == (0, (), {CHANGED: 4}, {})
 
 
 def test_the_record_that_a_delivery_finds_is_read_once(shop: Shop) -> None:
@@ -275,7 +300,7 @@ def test_the_record_that_a_delivery_finds_is_read_once(shop: Shop) -> None:
     shop.fails = no_tariff
     shop.deliver("1")
     shop.fails = lambda key: None
-    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
     reads = list[str]()
     read = shop.store.read
 
@@ -284,15 +309,10 @@ def test_the_record_that_a_delivery_finds_is_read_once(shop: Shop) -> None:
         return read(key)
 
     shop.store.read = counted  # type: ignore[method-assign, assignment]
-    target = FunctionTarget(shop, "shop")
-    redrive = Redrive(shop.sqs, shop.store, plan, target, **QUIET)
-    with closing(redrive.read()) as letters:
-        found = next(letters)
-        ready = redrive.prepare(found, plan.letters[0])
-        reads.clear()
-        shop.invoke = lambda **_: {"Payload": io.BytesIO(b"null")}  # type: ignore[method-assign]
-        redrive.hand_over(found, ready)
-    assert reads == []
+    shop.invoke = lambda **_: {"Payload": io.BytesIO(b"null")}  # type: ignore[method-assign]
+    done = Redrive(shop.site(), plan, tries_one=False, **QUIET).carry_out()
+    assert (done.sent, done.released) == (1, 1)
+    assert len(reads) == 2  # before its key is released, and then
 
 
 REFUSED: Final = ClientError({"Error": {"Code": "InvalidParameterValue"}}, "SendMessage")
@@ -576,10 +596,9 @@ def test_a_queue_gets_the_others_only_if_one_that_was_tried_is_completed(
                 shop.store.put_if_absent(record(key, status))
             return answer
 
-    plan = plan_redrive(shop.sqs, shop.url, shop.store, work, LetterChoice())
-    done = Redrive(
-        shop.sqs, shop.store, plan, Worked(shop.sqs, work), wait_s=2, **QUIET
-    ).carry_out()
+    site = QueueSite(shop.sqs, shop.url, shop.store, Worked(shop.sqs, work))
+    plan = plan_redrive(site, LetterChoice())
+    done = Redrive(site, plan, wait_s=2, **QUIET).carry_out()
     assert (set(done.first.values()), done.sent) == ({trial}, sent)
     assert done.succeeded == (status == COMPLETED)
     bodies = {message["Body"] for message in peek(shop.sqs, work)}
@@ -608,12 +627,33 @@ def test_a_message_that_meets_an_outage_is_waited_for(shop: Shop) -> None:
             shop.store.put_if_absent(record("shop#1", FAILED, attempt=0, error="no host"))
             return super().send(letter)
 
-    plan = plan_redrive(shop.sqs, shop.url, shop.store, work, LetterChoice())
+    site = QueueSite(shop.sqs, shop.url, shop.store, Postponed(shop.sqs, work))
+    plan = plan_redrive(site, LetterChoice())
     quiet = QUIET | {"report": said.append}
-    target = Postponed(shop.sqs, work)
-    done = Redrive(shop.sqs, shop.store, plan, target, wait_s=2, **quiet).carry_out()
+    done = Redrive(site, plan, wait_s=2, **quiet).carry_out()
     assert set(done.first.values()) == {"unknown"}
     assert "used up no attempt: try it again later: no host" in said[-1]
+
+
+def test_a_letter_that_is_back_has_failed_although_no_record_says_so(shop: Shop) -> None:
+    """Its function cannot start, and SQS moves its message back: nobody waits for a record."""
+    shop.dead_letter(letter_of(1))
+    work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
+    pauses: list[float] = []
+
+    class Moving(QueueSite):
+        def sent_since(self, start_ms: int) -> Iterator[Letter]:
+            yield from super().sent_since(start_ms)
+            for message in peek(shop.sqs, work):
+                message["Attributes"]["DeadLetterQueueSourceArn"] = "arn:aws:sqs:::work"
+                yield letter_in(message)
+
+    site = Moving(shop.sqs, shop.url, shop.store, QueueTarget(shop.sqs, work))
+    options = QUIET | {"sleep": pauses.append}
+    done = Redrive(site, plan_redrive(site, LetterChoice()), **options).carry_out()
+    assert [each.trial for each in done.tried] == ["failed"]
+    assert f"it is back in {shop.url}: ReceivesExhausted" in done.tried[0].says
+    assert not any(pauses)
 
 
 def test_a_queue_is_named_by_url_or_arn(shop: Shop) -> None:

@@ -47,6 +47,7 @@ from carride_idempotency.operators.explaining import (
     sent_keys,
     text_of,
 )
+from carride_idempotency.operators.letters import Letter
 from carride_idempotency.operators.plans import (
     PlanError,
     PlanFolder,
@@ -57,15 +58,15 @@ from carride_idempotency.operators.plans import (
 )
 from carride_idempotency.operators.reading import records_in
 from carride_idempotency.operators.redriving import (
-    FunctionTarget,
-    QueueTarget,
     Redrive,
+    RedriveError,
+    Redriven,
     RedrivePlan,
-    Target,
     groups_of,
     plan_redrive,
+    released_keys,
 )
-from carride_idempotency.operators.sending import released_keys
+from carride_idempotency.operators.targets import FunctionTarget, QueueSite, QueueTarget, Target
 from carride_idempotency.protocol.externals import NOT_DONE, Answer, Stored
 from carride_idempotency.record import Record
 from carride_idempotency.stores import Store
@@ -76,7 +77,14 @@ from carride_idempotency.stores.transport import botocore_transport, region_of
 type Clients = Callable[[str], Any]
 """Makes a client of botocore's for a service."""
 
-_UNREACHABLE: Final = (StoreError, BotoCoreError, ClientError)
+_REFUSED: Final = (
+    UsageError,
+    ChangeRefusedError,
+    PlanError,
+    RedriveError,
+    ConfigurationError,
+    StoreError,
+)
 _SHOWN: Final = 20
 """Keys that a preview names; `--json` has all."""
 _LEFT_TO_DO: Final = 1
@@ -359,39 +367,32 @@ def _redrive(
     """Show what a redrive would send, or send exactly what was shown."""
     _check_redrive(options)
     wait_s = seconds_of(options.wait)
-    sqs = clients("sqs")
     target = _target(options.to, clients)
-    choice = letter_choice_of(options, command.now_ms)
+    site = QueueSite(clients("sqs"), options.queue, store, target)
     plan = plan_redrive(
-        sqs,
-        options.queue,
-        store,
-        target.address,
-        choice,
+        site,
+        letter_choice_of(options, command.now_ms),
         limit=options.limit,
         releases=options.release,
         now_ms=command.now_ms,
     )
-    goes = sum(each.verdict.goes for each in plan.letters)
     shown: dict[str, Any] = plan.exact() | {"others": plan.others}
     lines = _lines_of_letters(plan)
-    if not goes:
+    if not plan.goes:
         return Finished(shown, "\n".join([*lines, "There is nothing to redrive."]), _LEFT_TO_DO)
     if not options.yes:
         shown["plan"] = command.save(plan.exact())
         return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
     command.take(plan.exact(), must_be_shown=options.release)
     redrive = Redrive(
-        sqs,
-        store,
+        site,
         plan,
-        target,
         tries_one=not options.all_at_once,
         rate=options.rate,
         wait_s=wait_s,
         report=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    return _redriven(redrive)
+    return _told(redrive.carry_out())
 
 
 def _check_redrive(options: argparse.Namespace) -> None:
@@ -402,19 +403,13 @@ def _check_redrive(options: argparse.Namespace) -> None:
             raise UsageError("--limit and --rate have to be more than 0")
 
 
-def _redriven(redrive: Redrive) -> Finished:
-    """Send the letters of a plan; if that ends early, say how far it is."""
-    try:
-        done = redrive.carry_out()
-    except _UNREACHABLE as error:
-        raise UsageError(f"{redrive.state}. It ended early: {error}") from error
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(redrive.state) from error
+def _told(done: Redriven) -> Finished:
+    """Say what a redrive has done."""
     said = [f"redrive: {done.sent} of {done.planned} sent"]
     said += [f"{count} stayed: {why}" for why, count in done.stayed.items()]
     if done.gone:
         said.append(f"{done.gone} were no longer in the queue, or hidden by another reader")
-    return Finished(done._asdict(), "\n".join(said), 0 if done.succeeded else _LEFT_TO_DO)
+    return Finished(done.to_json(), "\n".join(said), 0 if done.succeeded else _LEFT_TO_DO)
 
 
 def _target(name: str, clients: Clients) -> Target:
@@ -428,7 +423,7 @@ def _target(name: str, clients: Clients) -> Target:
     return FunctionTarget(clients("lambda"), name)
 
 
-def _lines_of_letters(plan: RedrivePlan) -> list[str]:
+def _lines_of_letters(plan: RedrivePlan[Letter]) -> list[str]:
     lines = [f"to {plan.target}"]
     for each, count in groups_of(plan.letters):
         letter = each.letter
@@ -528,7 +523,7 @@ def run(typed: Sequence[str], store: Store | None = None, clients: Clients = _cl
     """Carry out a command, and return what it has found or done.
 
     Raises:
-        UsageError, ChangeRefusedError, PlanError: it cannot be carried out.
+        UsageError, ChangeRefusedError, PlanError, RedriveError: it cannot be carried out.
         ConfigurationError, StoreError: the store cannot be opened, or does not answer.
     """
     options = parser().parse_args(typed)
@@ -564,7 +559,7 @@ def main(
     typed = sys.argv[1:] if typed is None else typed
     try:
         done = run(typed, store, clients)
-    except (UsageError, ChangeRefusedError, PlanError, ConfigurationError, StoreError) as error:
+    except _REFUSED as error:
         print(f"error: {error}", file=sys.stderr)
         return _WRONG
     except (BotoCoreError, ClientError) as error:

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from carride_idempotency.dead_letters import group_of
 from carride_idempotency.operators.choosing import normalised, short_id
@@ -38,6 +38,15 @@ class Letter(NamedTuple):
     """As it was delivered; None if it is not in the letter."""
     unusable: str | None = None
     """Why it cannot be delivered again, whatever its record says."""
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """What else a plan says of it: nothing."""
+        return {}
+
+    def without_event(self) -> Self:
+        """Return it without its event, which may be a megabyte."""
+        return self._replace(event=None)
 
 
 def letter_in(message: Mapping[str, Any]) -> Letter:

@@ -1,92 +1,254 @@
-"""Delivers dead letters again, and deletes each one only after its target has taken it.
+"""Sends the letters of a redrive: one of each failure first, then those that may follow.
 
-One letter of each failure goes first, and up to two others if it fails. The rest of its group
-follows only if one of them succeeded.
+If the first one fails again, up to two others of its group are tried: one poison letter holds back
+no group.
+
+A letter is deleted after its target has taken it. If a redrive is interrupted in between, its event
+is sent again, and the consumer recognises it. Each letter is judged again just before it goes: what
+was not shown is not done.
 """
 
 import json
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Final, NamedTuple, Protocol
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from carride_idempotency import errors, observation
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
-from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH, fifo_ids
-from carride_idempotency.operators.explaining import is_held
-from carride_idempotency.operators.letters import (
-    Letter,
-    as_delivered,
-    as_message,
-    letter_in,
-)
-from carride_idempotency.operators.queues import peek, waiting
-from carride_idempotency.operators.sending import (
-    CHANGED,
-    Ready,
-    Sending,
+from carride_idempotency.errors import StoreError
+from carride_idempotency.operators.changing import ChangeRefusedError, carry_out, plan_release
+from carride_idempotency.operators.explaining import explain
+from carride_idempotency.operators.site import (
+    AnyLetter,
+    Found,
+    Site,
     TargetAnswer,
     Trial,
-    TrialOutcome,
     Verdict,
-    has_succeeded,
-    is_postponed,
-    revision_of,
 )
-from carride_idempotency.protocol.decision import has_crashed, is_corrupt
-from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, unknown_calls
-from carride_idempotency.recovery import release
-from carride_idempotency.stores import Store
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 
-RUNS: Final = "its consumer processes it"
-_RELEASED: Final = f"its key is released, and {RUNS}"
-_WOULD_RETURN: Final = {
-    PAYLOAD_MISMATCH: "another event has its idempotency key: it would come back",
-    BEYOND_WINDOW: "it is older than records are kept, and would come back",
-}
-_POSTPONED: Final = "it could not be processed now, which used up no attempt: try it again later"
-_REFUSES_ONE: Final = frozenset(
-    {
-        "InvalidMessageContents",
-        "InvalidParameterValue",
-        "InvalidRequestContentException",
-        "RequestTooLargeException",
-    }
-)
-"""What SQS and Lambda answer to an event that is too large, or that they cannot read."""
-_HIDDEN_SECONDS: Final = 600
-"""For how long letters are hidden while they are delivered."""
+HELD_BACK: Final = "no letter of its group that was tried has succeeded"
+CHANGED: Final = "it or its record has changed since it was planned: run the command again"
+POSTPONED: Final = "it could not be processed now, which used up no attempt: try it again later"
+WAIT_S: Final = 300.0
+"""How long the outcome of letters that are tried may take. Lambda gives up an event some four
+minutes after it came."""
+_MOST_TRIALS: Final = 3
+"""How many letters of a group are tried, until one succeeds."""
 _POLL_SECONDS: Final = 1.0
-_SUCCEEDS: Final = observation.COMMITTED | {
-    observation.DUPLICATE,
-    observation.EXPIRED,
-    observation.UNPROTECTED,
-}
-"""The outcomes after which a letter is no longer needed, because its event has taken effect."""
+_REPORT_MS: Final = 2_000
 
 
-class PlannedLetter(NamedTuple):
-    """A letter, and what a redrive would do with it."""
+class RedriveError(Exception):
+    """Raised when a redrive cannot be planned, or has ended early: the message says how far."""
 
-    letter: Letter
+
+# ── Planning ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class LetterChoice(NamedTuple):
+    """Which letters are meant. What is None chooses all."""
+
+    id: str | None = None
+    """The beginning of one letter's id."""
+    key: str | None = None
+    consumer: str | None = None
+    reason: str | None = None
+    group: str | None = None
+    cause: str | None = None
+    """The id of a group, or words of its error."""
+    before_ms: int | None = None
+    after_ms: int | None = None
+
+    def has(self, letter: AnyLetter) -> bool:
+        """Return whether a letter is meant."""
+        sent_ms = to_ms(letter.sent)
+        return (
+            (self.id is None or letter.id.startswith(self.id))
+            and self.key in (None, letter.key)
+            and self.consumer in (None, letter.consumer)
+            and self.reason in (None, letter.reason)
+            and self.group in (None, letter.group)
+            and (self.before_ms is None or sent_ms < self.before_ms)
+            and (self.after_ms is None or sent_ms >= self.after_ms)
+            and self._has_cause(letter)
+        )
+
+    def _has_cause(self, letter: AnyLetter) -> bool:
+        if self.cause in (None, letter.group):
+            return True
+        return str(self.cause).casefold() in letter.error.casefold()
+
+
+class PlannedLetter[L: AnyLetter](NamedTuple):
+    """A letter, without its event, and what a redrive would do with it."""
+
+    letter: L
     verdict: Verdict
     revision: str
-    """Status, attempt and owner of the record that its key has."""
+    """The `revision_of` the record that the letter's key has."""
+    event: str
+    """The hash of the event that is sent."""
 
 
-class Target(Protocol):
-    """Where letters go."""
+class RedrivePlan[L: AnyLetter](NamedTuple):
+    """What a redrive would do."""
 
-    address: str
-    answers: bool
-    """Whether `send` tells how the delivery went. Otherwise the record does, later."""
+    queue: str
+    """The queues, as an operator has named them."""
+    target: str
+    letters: tuple[PlannedLetter[L], ...]
+    """The chosen letters, the oldest first. A redrive sends no others."""
+    others: int
+    """Letters that were not chosen."""
+    hidden: int
+    """Messages that another reader hides."""
+    release: bool
+    """Whether keys may be released."""
+    queues: tuple[str, ...] = ()
+    unread: int = 0
+    """About how many letters of a FIFO queue wait behind those that were read: it shows ten of a
+    group at once."""
 
-    def send(self, letter: Letter) -> TargetAnswer:
-        """Deliver the event of a letter."""
-        ...
+    @property
+    def goes(self) -> int:
+        """How many letters go."""
+        return sum(each.verdict.goes for each in self.letters)
+
+    def exact(self) -> dict[str, Any]:
+        """Return the letters that go, in what state they are, and where to."""
+        letters = [
+            {
+                "id": each.letter.id,
+                "key": each.letter.key,
+                **each.letter.labels,
+                "verdict": each.verdict._asdict(),
+                "record": each.revision,
+                "event": each.event,
+            }
+            for each in self.letters
+        ]
+        return {"queue": self.queue, "target": self.target, "letters": letters}
+
+
+def plan_redrive[L: AnyLetter](
+    site: Site[L],
+    choice: LetterChoice,
+    *,
+    limit: int | None = None,
+    releases: bool = False,
+    now_ms: int | None = None,
+) -> RedrivePlan[L]:
+    """Return what a redrive would do with each letter, and change nothing.
+
+    Raises:
+        RedriveError: no letter was chosen, or more than one by the beginning of an id.
+    """
+    now_ms = epoch_ms() if now_ms is None else now_ms
+    hidden = site.count(hidden=True)
+    chosen = list[PlannedLetter[L]]()
+    others = list[str]()
+    with closing(site.letters()) as letters:
+        for found in letters:
+            if choice.has(found.letter):
+                chosen.append(_judged(site, found, now_ms, releases=releases))
+            else:
+                others.append(f"{found.letter.group} ({found.letter.reason})")
+    if others and not chosen:
+        groups = ", ".join(sorted({*others}))
+        raise RedriveError(f"{site.name} has no such letter: its groups are {groups}")
+    if choice.id and len(chosen) > 1:
+        ids = ", ".join(each.letter.id for each in chosen)
+        raise RedriveError(f"{choice.id} begins more than one id: {ids}")
+    chosen.sort(key=lambda each: (each.letter.sent, each.letter.id))
+    read = len(chosen) + len(others)
+    unread = 0
+    if any(queue.endswith(".fifo") for queue in site.queues):
+        unread = max(0, site.count(hidden=False) - read)
+    taken = tuple(chosen[:limit])
+    return RedrivePlan(
+        queue=site.name,
+        target=site.target,
+        letters=taken,
+        others=read - len(taken),
+        hidden=hidden,
+        release=releases,
+        queues=site.queues,
+        unread=unread,
+    )
+
+
+def _judged[L: AnyLetter](
+    site: Site[L], found: Found[L], now_ms: int, *, releases: bool
+) -> PlannedLetter[L]:
+    """Return a letter without its event, and what a redrive would do with it now."""
+    return PlannedLetter(
+        letter=found.letter.without_event(),
+        verdict=site.verdict(found, now_ms, releases=releases),
+        revision=revision_of(found.record),
+        event=_hash_of(found.letter.event),
+    )
+
+
+def _hash_of(event: object) -> str:
+    """Return a hash of an event; of one that is nested too deeply it is empty, for it stays."""
+    try:
+        text = json.dumps(event, separators=(",", ":"))
+    except RecursionError:
+        return ""
+    return sha256(text.encode()).hexdigest()
+
+
+def revision_of(record: Record | None) -> str:
+    """Return a text that changes with every change of a record, but for renewed leases."""
+    if record is None:
+        return "none"
+    return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
+
+
+def released_keys(letters: Iterable[PlannedLetter[Any]]) -> list[str]:
+    """Return every key that a redrive of these letters releases, each once."""
+    released = [each.letter.key for each in letters if each.verdict.releases]
+    return [*dict.fromkeys(key for key in released if key is not None)]
+
+
+def groups_of[L: AnyLetter](
+    letters: Sequence[PlannedLetter[L]],
+) -> list[tuple[PlannedLetter[L], int]]:
+    """Return the first letter of each failure and verdict, with how many there are."""
+    counts = Counter[Any]()
+    first: dict[Any, PlannedLetter[L]] = {}
+    for each in letters:
+        group = (each.letter.group, each.verdict)
+        counts[group] += 1
+        first.setdefault(group, each)
+    return [(first[group], count) for group, count in counts.most_common()]
+
+
+# ── Doing it ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Tried(NamedTuple):
+    """A letter that was tried before the others of its group, and how it went."""
+
+    group: str
+    key: str | None
+    labels: Mapping[str, Any]
+    trial: Trial
+    says: str
+    """What became of it: its error, if it failed again."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with its labels beside the other fields."""
+        fields = self._asdict()
+        return {**fields.pop("labels"), **fields}
 
 
 class Redriven(NamedTuple):
@@ -100,254 +262,49 @@ class Redriven(NamedTuple):
     """How many letters are still in the queue, by why they stayed."""
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
-    first: Mapping[str, str]
+    first: Mapping[str, Trial]
     """How each group began: it has succeeded if one of the letters has that were tried."""
-    failed: int = 0
-    """Letters that were tried and have not succeeded."""
+    tried: tuple[Tried, ...] = ()
+    """The letters that were tried, up to three of a group."""
+    released: int = 0
+    """Keys that were released, each once: several letters may have one key."""
 
     @property
     def succeeded(self) -> bool:
         """Whether all letters that were to go were taken, and none that was tried has failed."""
-        return has_succeeded(self.planned, self.sent, self.failed)
+        have_succeeded = all(each.trial is Trial.SUCCEEDED for each in self.tried)
+        return self.sent == self.planned and have_succeeded
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with what became of each letter that was tried."""
+        return self._asdict() | {"tried": [each.to_json() for each in self.tried]}
 
 
-# ── Targets ───────────────────────────────────────────────────────────────────────────────────────
+class _Ready(NamedTuple):
+    """A letter just before it goes."""
+
+    problem: str | None
+    """Why it stays after all; None if it goes."""
+    record: Record | None
+    """The record that its delivery finds."""
 
 
-class FunctionTarget:
-    """A Lambda function, which is invoked and waited for: its answer says how a delivery went."""
+class _Outcome(NamedTuple):
+    """How a letter went that was tried, and the same in words."""
 
-    answers = True
-
-    def __init__(self, functions: Any, name: str) -> None:
-        self.address = name
-        self._functions = functions
-
-    def send(self, letter: Letter) -> TargetAnswer:
-        """Invoke the function with an event, or with a batch of one record."""
-        payload = json.dumps(as_delivered(letter.event), separators=(",", ":"))
-        try:
-            answer = self._functions.invoke(FunctionName=self.address, Payload=payload)
-        except ClientError as error:
-            return _refused(error)
-        try:
-            returned = json.loads(answer["Payload"].read() or "null")
-        except ValueError:
-            returned = None
-        if "FunctionError" in answer:
-            raised = returned if isinstance(returned, Mapping) else {}
-            says = f"{raised.get('errorType', 'Error')}: {raised.get('errorMessage', 'no message')}"
-            if _says_later(raised.get("errorType")):
-                return TargetAnswer(Trial.FAILED, f"{_POSTPONED}: {says}", is_taken=False)
-            return TargetAnswer(Trial.FAILED, f"it failed again: {says}", is_taken=False)
-        return _judged(returned)
+    trial: Trial
+    says: str
 
 
-def _says_later(kind: object) -> bool:
-    """Return whether an error, by the name of its class, is one of ours that says "later"."""
-    known = getattr(errors, str(kind), None)
-    is_of_a_batch = known is errors.BatchFailedError  # whose record says what has failed
-    is_retryable = isinstance(known, type) and issubclass(known, errors.RetryableError)
-    return is_retryable and not is_of_a_batch
-
-
-def _judged(returned: Any) -> TargetAnswer:
-    """Return what a function's result says of its one event."""
-    if not isinstance(returned, Mapping):
-        return TargetAnswer(Trial.SUCCEEDED, "the function returned", is_taken=True)
-    if returned.get("batchItemFailures"):
-        return TargetAnswer(Trial.FAILED, "it failed again, as its batch says", is_taken=False)
-    outcome = returned.get("outcome")
-    if outcome is None or outcome in _SUCCEEDS:
-        return TargetAnswer(Trial.SUCCEEDED, str(outcome or "the function returned"), is_taken=True)
-    if outcome == observation.DEAD_LETTERED:
-        again = "it failed again, and its consumer sent a new letter in its place"
-        return TargetAnswer(Trial.FAILED, again, is_taken=True)
-    return TargetAnswer(Trial.FAILED, f"its consumer answered {outcome}", is_taken=False)
-
-
-class QueueTarget:
-    """A queue, from which a consumer takes the event later."""
-
-    answers = False
-
-    def __init__(self, sqs: Any, url: str) -> None:
-        self.address = url
-        self._sqs = sqs
-
-    def send(self, letter: Letter) -> TargetAnswer:
-        """Send an event as the message that it was. A FIFO queue recognises a copy of a letter."""
-        message = as_message(letter.event) | fifo_ids(self.address, letter.event, letter.id)
-        try:
-            self._sqs.send_message(QueueUrl=self.address, **message)
-        except ClientError as error:
-            return _refused(error)
-        return TargetAnswer(Trial.UNKNOWN, "it was sent", is_taken=True)
-
-
-def _refused(error: ClientError) -> TargetAnswer:
-    """Return what a target says that refuses this event, and may take others.
-
-    Raises:
-        ClientError: it refuses them all.
-    """
-    code = error.response["Error"].get("Code")
-    if code not in _REFUSES_ONE:
-        raise error
-    return TargetAnswer(Trial.FAILED, f"its target refuses it: {code}", is_taken=False)
-
-
-# ── Planning ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def verdict_on(letter: Letter, record: Record | None, now_ms: int, *, releases: bool) -> Verdict:
-    """Return what a redrive does with a letter whose key has this record."""
-    wrong = letter.unusable or _WOULD_RETURN.get(letter.reason)
-    if wrong is not None:
-        return _stays(wrong)
-    if record is None:
-        return _goes(RUNS)
-    if is_held(record, now_ms):
-        return _stays("an attempt may be running: wait until its lease has been over for a minute")
-    if record.status == QUARANTINED and unknown_calls(record):
-        call = unknown_calls(record)[0]
-        return _stays(f"nobody knows whether {call} was called: settle it first")
-    if record.status == COMPLETED:
-        return _goes("its consumer recognises it: it has taken effect")
-    if record.status == QUARANTINED or is_corrupt(record):
-        if releases:
-            return _goes(_RELEASED, releases=True)
-        return _stays("its key is quarantined: add --release when the cause is fixed")
-    if releases and has_crashed(record, now_ms):
-        return _goes(_RELEASED, releases=True)
-    return _goes(RUNS)
-
-
-def _goes(why: str, *, releases: bool = False) -> Verdict:
-    return Verdict(goes=True, why=why, releases=releases)
-
-
-def _stays(why: str) -> Verdict:
-    return Verdict(goes=False, why=why)
-
-
-class RedrivePlan(NamedTuple):
-    """What a redrive would do."""
-
-    queue: str
-    target: str
-    letters: tuple[PlannedLetter, ...]
-    """The chosen letters, the oldest first."""
-    others: int
-    """Letters that were not chosen."""
-    releases: bool
-    unread: int = 0
-    """About how many letters of a FIFO queue wait behind those that were read: it shows ten of a
-    group at once."""
-
-    def exact(self) -> dict[str, Any]:
-        """Return the letters that go, in what state they are, and where to."""
-        letters = [
-            {
-                "id": each.letter.id,
-                "key": each.letter.key,
-                "goes": each.verdict.goes,
-                "why": each.verdict.why,
-                "record": each.revision,
-            }
-            for each in self.letters
-        ]
-        return {"queue": self.queue, "to": self.target, "letters": letters}
-
-
-class LetterChoice(NamedTuple):
-    """Which letters are meant. What is None chooses all."""
-
-    key: str | None = None
-    consumer: str | None = None
-    reason: str | None = None
-    cause: str | None = None
-    """The id of a group, or words of its error."""
-    before_ms: int | None = None
-    after_ms: int | None = None
-
-    def has(self, letter: Letter) -> bool:
-        """Return whether a letter is meant."""
-        sent_ms = to_ms(letter.sent)
-        return (
-            self.key in (None, letter.key)
-            and self.consumer in (None, letter.consumer)
-            and self.reason in (None, letter.reason)
-            and (self.before_ms is None or sent_ms < self.before_ms)
-            and (self.after_ms is None or sent_ms > self.after_ms)
-            and self._has_cause(letter)
-        )
-
-    def _has_cause(self, letter: Letter) -> bool:
-        if self.cause in (None, letter.group):
-            return True
-        return str(self.cause).casefold() in letter.error.casefold()
-
-
-def plan_redrive(
-    sqs: Any,
-    queue: str,
-    store: Store,
-    target: str,
-    choice: LetterChoice,
-    *,
-    limit: int | None = None,
-    releases: bool = False,
-    now_ms: int | None = None,
-) -> RedrivePlan:
-    """Return what a redrive would do with each letter, and change nothing."""
-    now_ms = epoch_ms() if now_ms is None else now_ms
-    chosen = []
-    others = 0
-    with closing(peek(sqs, queue)) as messages:
-        for message in messages:
-            letter = letter_in(message)
-            if not choice.has(letter):
-                others += 1
-                continue
-            record = _record_of(letter, store)
-            verdict = verdict_on(letter, record, now_ms, releases=releases)
-            chosen.append(PlannedLetter(letter, verdict, revision_of(record)))
-    chosen.sort(key=lambda each: (each.letter.sent, each.letter.id))
-    taken = tuple(chosen[:limit])
-    others += len(chosen) - len(taken)
-    unread = 0
-    if queue.endswith(".fifo"):
-        there = waiting(sqs, queue, taken=False, visible=True)
-        unread = max(0, there - len(taken) - others)
-    return RedrivePlan(queue, target, taken, others, releases, unread)
-
-
-def _record_of(letter: Letter, store: Store) -> Record | None:
-    return None if letter.key is None else store.read(letter.key)
-
-
-# ── Doing it ──────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Found(NamedTuple):
-    """A letter that was received."""
-
-    letter: Letter
-    receipt: str
-
-
-class Redrive(Sending[PlannedLetter, _Found]):
-    """One redrive.
+class Redrive[L: AnyLetter]:
+    """One redrive. Letters that would return stay in the queue, and keep their age.
 
     Args:
-        sqs: botocore's or boto3's client.
-        store: holds the records.
+        site: where it works.
         plan: what is to be done.
-        target: where letters go.
         tries_one: whether letters of each group are tried first, and the others if one succeeded.
         rate: the most letters a second.
-        wait_s: how long the outcome of first letters may take, if their target does not tell.
+        wait_s: how long the outcome of letters that are tried may take.
         report: takes the progress, in words.
         sleep: waits, in seconds.
         clock: epoch milliseconds.
@@ -355,128 +312,312 @@ class Redrive(Sending[PlannedLetter, _Found]):
 
     def __init__(
         self,
-        sqs: Any,
-        store: Store,
-        plan: RedrivePlan,
-        target: Target,
+        site: Site[L],
+        plan: RedrivePlan[L],
         *,
         tries_one: bool = True,
         rate: float | None = None,
-        wait_s: float = 300.0,
-        report: Callable[[str], object] = print,
+        wait_s: float = WAIT_S,
+        report: Callable[[Any], object] = print,
         sleep: Callable[[float], object] = time.sleep,
         clock: Clock = epoch_ms,
     ) -> None:
-        super().__init__(plan.letters, rate=rate, report=report, sleep=sleep)
-        self._sqs = sqs
-        self._store = store
+        self._site = site
         self._plan = plan
-        self._target = target
         self._tries_one = tries_one
+        self._pause_s = 1 / rate if rate else 0.0
         self._wait_s = wait_s
+        self._report = report
+        self._sleep = sleep
         self._clock = clock
+        self._unsent = {each.letter.id: each for each in plan.letters if each.verdict.goes}
+        """The letters that were to go and have not, by their ids."""
+        self._planned = len(self._unsent)
+        self._sent = 0
+        self._stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
+        self._tried: dict[str, Tried] = {}
+        """How the letters went that were tried, by their ids."""
+        self._gone_keys = set[str]()
+        """Keys of letters that went: this redrive itself has changed their records."""
+        self._released_keys = set[str]()
+        self._began_ms = clock()
+        self._reported_ms = self._began_ms
+        self._waiting_letters = -1
+        """How many letters there were when those that came back were last looked for."""
+        # A receive returns ten messages, and the last of them must still be hidden when its turn
+        # comes.
+        self._hidden_s = max(site.hidden_s, math.ceil(20 * self._pause_s))
+
+    def carry_out(self) -> Redriven:
+        """Send the letters of the plan to their target.
+
+        Raises:
+            RedriveError: it has ended early.
+            KeyboardInterrupt: it was interrupted; this one, too, says how far it has come.
+        """
+        try:
+            if self._tries_one:
+                self._send_first()
+            self._send_others()
+        except (BotoCoreError, ClientError, StoreError) as error:
+            raise RedriveError(f"{self.state}. It ended early: {error}") from error
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(self.state) from error
+        held_back = sum(not self._may_follow(each.letter.group) for each in self._unsent.values())
+        groups = dict.fromkeys(each.group for each in self._tried.values())
+        return Redriven(
+            planned=self._planned,
+            sent=self._sent,
+            stayed=dict(self._stayed + Counter({HELD_BACK: held_back})),
+            gone=len(self._unsent) - held_back,
+            first={group: _best(self._trials_of(group)) for group in groups},
+            tried=tuple(self._tried.values()),
+            released=len(self._released_keys),
+        )
 
     @property
     def state(self) -> str:
         """How far it has come, in words."""
-        return self.account("the queue", _HIDDEN_SECONDS)
-
-    def carry_out(self) -> Redriven:
-        """Deliver the letters of the plan."""
-        self.send_all(tries_one=self._tries_one)
-        return Redriven(
-            planned=self.planned,
-            sent=self.sent,
-            stayed=self.stayed_in_all(),
-            gone=len(self.unsent) - self.held_back(),
-            first={group: str(trial) for group, trial in self.first().items()},
-            failed=self.failed(),
+        return (
+            f"{self._sent} of {self._planned} letters were sent; the others are in "
+            f"{self._plan.queue}, where some may be hidden for {self._hidden_s} seconds. Run the "
+            "same command again to continue: a consumer recognises a letter that is sent twice"
         )
 
-    def read(self) -> Generator[_Found]:
-        """Receive the letters of the queue."""
-        with closing(peek(self._sqs, self._plan.queue, _HIDDEN_SECONDS)) as messages:
-            for message in messages:
-                yield _Found(letter_in(message), message["ReceiptHandle"])
+    # ── The order ─────────────────────────────────────────────────────────────────────────────────
 
-    def prepare(self, found: _Found, planned: PlannedLetter) -> Ready:
-        """Judge a letter again, and release its key if that is due."""
-        letter = found.letter
-        record = _record_of(letter, self._store)
-        verdict = verdict_on(letter, record, self._clock(), releases=self._plan.releases)
-        problem = self.why_it_stays(planned, verdict, revision_of(record))
-        if problem is not None or letter.key is None or not verdict.releases:
-            return Ready(problem, record)
-        if not release(self._store, letter.key):
-            return Ready(CHANGED, record)
-        return Ready(None, _record_of(letter, self._store))
+    def _trials_of(self, group: str) -> list[Trial]:
+        return [each.trial for each in self._tried.values() if each.group == group]
 
-    def hand_over(self, found: _Found, ready: Ready) -> TargetAnswer:
-        """Send a letter to its target."""
-        if self._target.answers:
-            return self._answer_of(found.letter, ready.record)
-        answer = self._target.send(found.letter)
-        if found.letter.key is not None or not answer.is_taken:
-            return answer
-        return answer._replace(trial=Trial.SUCCEEDED, says="it was sent; its record is not known")
+    def _may_follow(self, group: str) -> bool:
+        """Return whether a letter of a group has succeeded, or none was tried."""
+        trials = self._trials_of(group)
+        return not trials or _best(trials) is Trial.SUCCEEDED
 
-    def _answer_of(self, letter: Letter, before: Record | None) -> TargetAnswer:
-        """Send a letter to a target that answers. Its record tells an outage from a failure."""
-        answer = self._target.send(letter)
-        if answer.trial is not Trial.FAILED:
-            return answer
-        record = _record_of(letter, self._store)
-        if record is None or record == before or not is_postponed(record, before):
-            return answer
-        return answer._replace(says=f"{_POSTPONED}: {record.error}")
+    def _may_be_tried(self, planned: PlannedLetter[L]) -> bool:
+        """Return whether a letter is worth a trial, and all of its group have failed so far."""
+        trials = self._trials_of(planned.letter.group)
+        have_failed = all(trial is Trial.FAILED for trial in trials)
+        may_fail = self._site.may_fail(planned.verdict)
+        return have_failed and len(trials) < _MOST_TRIALS and may_fail
 
-    def delete(self, found: _Found) -> None:
-        """Delete a letter that its target has taken."""
-        self._sqs.delete_message(QueueUrl=self._plan.queue, ReceiptHandle=found.receipt)
-
-    def wait(self, waiting: dict[str, tuple[_Found, Ready]]) -> None:
-        """Wait until the records of the first letters say how their delivery went."""
-        self.report(
-            f"waiting up to {self._wait_s:.0f} s for the consumer of {self._target.address}, which "
-            f"has to be running: {len(waiting)} sent"
-        )
-        for _ in range(max(1, round(self._wait_s / _POLL_SECONDS))):
-            for group, (found, ready) in list(waiting.items()):
-                outcome = self._outcome(found.letter, ready.record)
-                if outcome is not None:
-                    self.note(found.letter, outcome)
-                    del waiting[group]
-            if not waiting:
+    def _send_first(self) -> None:
+        """Try letters of each group, one after the other, until one succeeds or three failed."""
+        while tried := [name for name, each in self._unsent.items() if self._may_be_tried(each)]:
+            if not self._try_one_of_each(tried):
                 return
-            self.sleep(_POLL_SECONDS)
-        for found, ready in waiting.values():
-            record = _record_of(found.letter, self._store)
-            says = f"its consumer has not completed it after {self._wait_s:.0f} s"
-            if record is not None and record != ready.record and is_postponed(record, ready.record):
-                says = f"{_POSTPONED}: {record.error}"
-            self.note(found.letter, TrialOutcome(Trial.UNKNOWN, says))
 
-    def _outcome(self, letter: Letter, before: Record | None) -> TrialOutcome | None:
-        """Return how a letter went, by its record; None while that is not known.
+    def _try_one_of_each(self, ids: Sequence[str]) -> bool:
+        """Send one of these letters of each group, and find out how it went.
 
-        A failure that used up no attempt says nothing yet: the queue delivers the message again.
+        One that stays after all is no trial. Return whether any of them was there.
         """
-        record = _record_of(letter, self._store)
-        if record is None or is_postponed(record, before):
-            return None
-        if record.status == COMPLETED:
-            return TrialOutcome(Trial.SUCCEEDED, "completed")
-        if record.status in (FAILED, QUARANTINED) and revision_of(record) != revision_of(before):
-            return TrialOutcome(Trial.FAILED, f"it failed again: {record.error or ''}")
+        groups = {self._unsent[letter_id].letter.group for letter_id in ids}
+        sent = set[str]()
+        waiting: dict[str, tuple[L, Record | None]] = {}
+        with closing(self._received(ids)) as letters:
+            for found in letters:
+                letter = found.letter
+                if letter.group not in sent:
+                    sent.add(letter.group)
+                    ready, answer = self._send(found)
+                    if ready.problem is None:
+                        self._note(letter, _Outcome(answer.trial, answer.says))
+                    if answer.is_taken and answer.trial is Trial.UNKNOWN:
+                        waiting[letter.id] = (letter, ready.record)
+                if sent == groups:
+                    break
+        if waiting:
+            self._wait(waiting)
+        return bool(sent)
+
+    def _send_others(self) -> None:
+        """Send the letters of groups that may follow."""
+        following = [
+            letter_id
+            for letter_id, each in self._unsent.items()
+            if self._may_follow(each.letter.group)
+        ]
+        with closing(self._received(following)) as letters:
+            for found in letters:
+                self._send(found)
+
+    def _received(self, ids: Iterable[str]) -> Generator[Found[L]]:
+        """Yield the letters with these ids; all others are made visible again."""
+        wanted = set(ids)
+        with closing(self._site.letters({*wanted}, self._hidden_s)) as letters:
+            while wanted and (found := next(letters, None)):
+                wanted.discard(found.letter.id)
+                yield found
+
+    # ── A letter ──────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, found: Found[L]) -> tuple[_Ready, TargetAnswer]:
+        """Send a letter that would not return by now, and delete it if its target took it."""
+        ready = self._prepared(found, self._unsent[found.letter.id])
+        if ready.problem is None:
+            answer = self._handed_over(found.letter, ready.record)
+        else:
+            answer = TargetAnswer(Trial.FAILED, ready.problem, is_taken=False)
+        del self._unsent[found.letter.id]
+        if answer.is_taken:
+            self._site.delete(found)
+            self._sent += 1
+        else:
+            self._stayed[answer.says] += 1
+        if ready.problem is None:
+            self._sleep(self._pause_s)
+        self._progress(f"letters that are sent: {self._sent:,} of {self._planned:,}")
+        return ready, answer
+
+    def _prepared(self, found: Found[L], planned: PlannedLetter[L]) -> _Ready:
+        """Judge a letter again, and release its key if that is due."""
+        judged = _judged(self._site, found, self._clock(), releases=self._plan.release)
+        if judged.verdict.goes and judged.event != planned.event:
+            return _Ready(CHANGED, found.record)
+        problem = self._why_it_stays(planned, judged)
+        record = found.record
+        if problem is not None or not judged.verdict.releases or record is None:
+            return _Ready(problem, record)
+        return self._released(record)
+
+    def _released(self, record: Record) -> _Ready:
+        """Release a key if its record is still as it was read."""
+        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
+        try:
+            # A verdict that releases a failed key has found that its attempts are used up.
+            change = plan_release(record, explain(record, now), used_up=True)
+        except ChangeRefusedError:
+            return _Ready(CHANGED, record)
+        if not carry_out(self._site.store_of(record.key), change, clock=self._clock):
+            return _Ready(CHANGED, record)
+        self._released_keys.add(record.key)
+        return _Ready(None, self._record_of(record.key))
+
+    def _record_of(self, key: str) -> Record | None:
+        return self._site.store_of(key).read(key)
+
+    def _why_it_stays(self, planned: PlannedLetter[L], judged: PlannedLetter[L]) -> str | None:
+        """Return why a letter stays that is judged so by now; None if it goes as planned.
+
+        A letter whose key went before finds another record than was shown. It goes, but releases
+        no key that was not to be released.
+        """
+        if not judged.verdict.goes:
+            return judged.verdict.why
+        key = planned.letter.key
+        if key in self._gone_keys:
+            is_as_planned = judged.verdict.releases <= planned.verdict.releases
+        else:
+            seen = (judged.verdict, judged.revision)
+            is_as_planned = seen == (planned.verdict, planned.revision)
+        if not is_as_planned:
+            return CHANGED
+        if key is not None:
+            self._gone_keys.add(key)
         return None
 
+    def _handed_over(self, letter: L, before: Record | None) -> TargetAnswer:
+        """Send a letter to its target. Its record tells an outage from a failure."""
+        answer = self._site.send(letter)
+        if answer.trial is Trial.UNKNOWN and letter.key is None:
+            return answer._replace(
+                trial=Trial.SUCCEEDED, says="it was sent; its record is not known"
+            )
+        if answer.trial is not Trial.FAILED or letter.key is None:
+            return answer
+        record = self._record_of(letter.key)
+        if record is None or record == before or not _is_postponed(record, before):
+            return answer
+        return answer._replace(says=f"{POSTPONED}: {record.error}")
 
-def groups_of(letters: Sequence[PlannedLetter]) -> list[tuple[PlannedLetter, int]]:
-    """Return the first letter of each failure and verdict, with how many there are."""
-    counts = Counter[Any]()
-    first: dict[Any, PlannedLetter] = {}
-    for each in letters:
-        group = (each.letter.group, each.verdict)
-        counts[group] += 1
-        first.setdefault(group, each)
-    return [(first[group], count) for group, count in counts.most_common()]
+    def _note(self, letter: L, outcome: _Outcome) -> None:
+        """Keep and report how a letter went that was tried."""
+        self._tried[letter.id] = Tried(letter.group, letter.key, letter.labels, *outcome)
+        self._report(f"group {letter.group}: {outcome.says}")
+
+    # ── Waiting ───────────────────────────────────────────────────────────────────────────────────
+
+    def _wait(self, waiting: dict[str, tuple[L, Record | None]]) -> None:
+        """Wait until it is known how these letters went, or the time is over."""
+        self._report(
+            f"waiting up to {self._wait_s:.0f} s for the consumer of {self._plan.target}, which "
+            f"has to be running: {len(waiting)} sent"
+        )
+        self._waiting_letters = -1
+        end_ms = self._clock() + self._wait_s * 1000
+        for looks_left in reversed(range(max(1, round(self._wait_s / _POLL_SECONDS)))):
+            is_over = not looks_left or self._clock() >= end_ms
+            back = self._back([letter for letter, _ in waiting.values()], again=is_over)
+            for letter, before in list(waiting.values()):
+                outcome = self._outcome(letter, before, back.get(letter.id), is_over=is_over)
+                if outcome is not None:
+                    self._note(letter, outcome)
+                    del waiting[letter.id]
+            if not waiting:
+                return
+            self._progress(f"outcomes that are not known yet: {len(waiting)}")
+            self._sleep(_POLL_SECONDS)
+
+    def _back(self, sent: Sequence[L], *, again: bool) -> dict[str, L]:
+        """Return the letters that have come back, by the ids of those that were sent.
+
+        The queues are read only if the number of letters has changed, or ``again``.
+        """
+        count = self._site.count(hidden=False)
+        is_unchanged = count == self._waiting_letters
+        self._waiting_letters = count
+        found = dict[str, L]()
+        if is_unchanged and not again:
+            return found
+        for letter in self._site.sent_since(self._began_ms):
+            found |= {each.id: letter for each in sent if self._site.is_back(each, letter)}
+        return found
+
+    def _outcome(
+        self, letter: L, before: Record | None, back: L | None, *, is_over: bool
+    ) -> _Outcome | None:
+        """Return how a letter went, by its record or as it is ``back``; None while unknown.
+
+        A failure that used up no attempt says nothing yet: the event is delivered again.
+        """
+        record = self._record_of(letter.key or "")
+        if record is not None and record.status == COMPLETED:
+            return _Outcome(Trial.SUCCEEDED, "completed")
+        is_postponed = record != before and _is_postponed(record, before)
+        has_ended = revision_of(record) != revision_of(before) and not is_postponed
+        if record is not None and has_ended and record.status in (FAILED, QUARANTINED):
+            return _Outcome(Trial.FAILED, f"it failed again: {record.error or ''}")
+        if back is not None:
+            says = f"it is back in {self._plan.queue}: {back.reason} {back.error}"
+            return _Outcome(Trial.FAILED, says.rstrip())
+        if not is_over:
+            return None
+        if record is not None and is_postponed:
+            return _Outcome(Trial.UNKNOWN, f"{POSTPONED}: {record.error}")
+        return _Outcome(
+            Trial.UNKNOWN,
+            f"its consumer has not completed it after {self._wait_s:.0f} s, and it is not back: "
+            "read the function's log, then try again",
+        )
+
+    def _progress(self, says: str) -> None:
+        """Report now and then."""
+        now_ms = self._clock()
+        if now_ms - self._reported_ms >= _REPORT_MS:
+            self._report(says)
+            self._reported_ms = now_ms
+
+
+def _is_postponed(record: Record | None, before: Record | None) -> bool:
+    """Return whether a delivery met a failure that used up no attempt, as one of an outage does.
+
+    ``before`` is the record that the delivery found.
+    """
+    used_before = 0 if before is None else before.attempt
+    return record is not None and record.status == FAILED and record.attempt <= used_before
+
+
+def _best(trials: Sequence[Trial]) -> Trial:
+    """Return how a group began: it has succeeded if one letter has; else how the last one went."""
+    return Trial.SUCCEEDED if Trial.SUCCEEDED in trials else trials[-1]

@@ -1,0 +1,142 @@
+"""What a redrive needs of the place where it works: its letters, their records, their target."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Generator, Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, Self
+
+from carride_idempotency.operators.queues import HIDDEN_SECONDS
+from carride_idempotency.record import Record
+from carride_idempotency.stores import Store
+
+
+class Trial(StrEnum):
+    """How a letter went that was tried before the others of its group."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class TargetAnswer(NamedTuple):
+    """What a target made of a letter."""
+
+    trial: Trial
+    """``UNKNOWN`` if the record tells how it went, later."""
+    says: str
+    is_taken: bool
+    """Whether the letter is no longer needed in the queue."""
+
+
+class Verdict(NamedTuple):
+    """What a redrive does with a letter: whether it goes, and what its target does then."""
+
+    goes: bool
+    why: str
+    releases: bool = False
+
+
+class AnyLetter(Protocol):
+    """What a redrive needs to know of a letter."""
+
+    @property
+    def id(self) -> str:
+        """SQS's id of the message."""
+
+    @property
+    def group(self) -> str:
+        """The id of its failure."""
+
+    @property
+    def reason(self) -> str:
+        """The code of whoever sent it."""
+
+    @property
+    def error(self) -> str:
+        """Type and message of the error, if the sender names one."""
+
+    @property
+    def consumer(self) -> str | None:
+        """The consumer that did not process its event, if it is known."""
+
+    @property
+    def key(self) -> str | None:
+        """Of the consumer's record, if it is known."""
+
+    @property
+    def sent(self) -> datetime:
+        """When it was sent to the queue."""
+
+    @property
+    def event(self) -> Any:
+        """What is delivered."""
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """What else a plan and its outcome say of it."""
+
+    def without_event(self) -> Self:
+        """Return it without its event, which may be a megabyte."""
+
+
+class Found[L: AnyLetter](NamedTuple):
+    """A letter that was received, with the record of its key."""
+
+    letter: L
+    record: Record | None
+    receipt: str
+
+
+class Site[L: AnyLetter](ABC):
+    """Some dead-letter queues, the records of their letters, and the target of all of them."""
+
+    name: str
+    """Of the queues, for operators."""
+    queues: tuple[str, ...]
+    target: str
+    """The address to which letters go."""
+    hidden_s: int = HIDDEN_SECONDS
+    """For how long letters are hidden while they are sent."""
+
+    @abstractmethod
+    def letters(
+        self, ids: Collection[str] | None = None, hidden_s: int | None = None
+    ) -> Generator[Found[L]]:
+        """Receive letters, all or those with these ids. Those that are not deleted show again.
+
+        They are hidden for ``hidden_s`` seconds, and each has its record as it is when its turn
+        comes; or they are hidden while they are read, and their records may be read together.
+        """
+
+    @abstractmethod
+    def count(self, *, hidden: bool) -> int:
+        """Return about how many letters can be received, or are hidden by other readers."""
+
+    @abstractmethod
+    def sent_since(self, start_ms: int) -> Iterator[L]:
+        """Yield the letters that were sent to the queues since a time."""
+
+    @abstractmethod
+    def store_of(self, key: str) -> Store:
+        """Return the store that has the record of a key."""
+
+    @abstractmethod
+    def verdict(self, found: Found[L], now_ms: int, *, releases: bool) -> Verdict:
+        """Return what becomes of a letter now, if its key may or may not be released."""
+
+    @abstractmethod
+    def send(self, letter: L) -> TargetAnswer:
+        """Send the event of a letter to the target."""
+
+    @abstractmethod
+    def delete(self, found: Found[L]) -> None:
+        """Delete a letter that the target has taken."""
+
+    def may_fail(self, verdict: Verdict) -> bool:
+        """Return whether a letter that goes is worth a trial: it is not certain how it goes."""
+        return verdict.goes
+
+    def is_back(self, sent: L, letter: L) -> bool:
+        """Return whether a letter that came later has the event of one that was sent."""
+        return sent.key is not None and sent.key == letter.key
