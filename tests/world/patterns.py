@@ -36,6 +36,8 @@ def _is_met(wanted: object, found: object) -> bool:
             return found is not _ABSENT
         case {"prefix": str(prefix)}:
             return isinstance(found, str) and found.startswith(prefix)
+        case {"numeric": [">", int(least)]}:
+            return isinstance(found, int | float) and found > least
         case {"anything-but": {"prefix": str(prefix)}}:
             return isinstance(found, str) and not found.startswith(prefix)
         case {"anything-but": refused}:
