@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import boto3
 
-from engine.ignored import ignored
+from engine.ignored import foreign, ignored
 from engine.process import HOST, REGION, Engine, EngineError, end_in_order
 from engine.settings import Settings
 
@@ -152,7 +153,9 @@ def _run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str
         width = max(map(len, rows), default=0)
         print(f"\nThe stack {stack} is deployed:")
         print(*(f"  {name:<{width}}  {value}" for name, value in rows.items()), sep="\n")
-        without_effect = list(ignored(_template(cloudformation, stack)))
+        deployed = _template(cloudformation, stack)
+        given = _parameters(cloudformation, stack)
+        without_effect = [*ignored(deployed), *foreign(deployed, given, _architecture())]
         if without_effect:
             print("\nWithout effect on this engine:")
             print(*(f"  {each}" for each in without_effect), sep="\n")
@@ -174,6 +177,17 @@ def _cloudformation(engine: Engine) -> Any:
 def _template(cloudformation: Any, stack: str) -> Any:
     """Return the stack's template as SAM has transformed it, or as it was sent."""
     return cloudformation.get_template(StackName=stack, TemplateStage="Processed")["TemplateBody"]
+
+
+def _parameters(cloudformation: Any, stack: str) -> dict[str, str]:
+    """Return the values of the stack's parameters, the defaults among them."""
+    found = cloudformation.describe_stacks(StackName=stack)["Stacks"][0].get("Parameters", [])
+    return {each["ParameterKey"]: each["ParameterValue"] for each in found}
+
+
+def _architecture() -> str:
+    """Return this machine's processor, as Lambda calls it."""
+    return "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
 
 
 def _addresses(cloudformation: Any, endpoint_url: str, stack: str) -> dict[str, str]:

@@ -86,6 +86,24 @@ def ignored(answer: Mapping[str, Any] | str) -> Iterator[Ignored]:
                 yield Ignored(logical_id, name, why)
 
 
+def foreign(
+    answer: Mapping[str, Any] | str, parameters: Mapping[str, str], machine: str
+) -> Iterator[Ignored]:
+    """Yield the functions that are built for another processor than ``machine``, arm64 or x86_64.
+
+    Compiled packages of theirs, such as those of a layer, cannot be imported here.
+    """
+    template: Mapping[str, Any] = yaml_parse(answer) if isinstance(answer, str) else answer
+    for logical_id, resource in template.get("Resources", {}).items():
+        if resource["Type"] != "AWS::Lambda::Function":
+            continue
+        for wanted in resource.get("Properties", {}).get("Architectures", ()):
+            name = parameters.get(wanted["Ref"]) if isinstance(wanted, Mapping) else wanted
+            if name not in {machine, None}:
+                why = f"this machine is {machine}, and cannot import what is compiled for {name}"
+                yield Ignored(logical_id, "Architectures", why)
+
+
 def _of_stream(source: str, properties: Properties) -> dict[str, str]:
     """Return what a mapping of a stream ignores; a table's gives up records by their age only."""
     reasons = dict(_OF_STREAMS)

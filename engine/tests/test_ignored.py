@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.client import LocalCloud
-from engine.ignored import ignored
+from engine.ignored import foreign, ignored
 
 TABLE: Any = {"Type": "AWS::DynamoDB::Table", "Properties": {}}
 QUEUE: Any = {"Type": "AWS::SQS::Queue"}
@@ -55,6 +55,24 @@ def test_a_property_without_effect_is_named(
 ) -> None:
     """A value that asks for nothing is not."""
     assert named(type_name, properties) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (["arm64"], ["Architectures"]),
+        (["x86_64"], []),
+        ([{"Ref": "Architecture"}], ["Architectures"]),
+        ([{"Ref": "Unknown"}], []),
+        (None, []),
+    ],
+)
+def test_a_function_for_another_processor_is_named(asked: Any, expected: list[str]) -> None:
+    """Its compiled packages cannot be imported; whatever the template does not say is no fault."""
+    properties = {} if asked is None else {"Architectures": asked}
+    template = {"Resources": {"It": {"Type": "AWS::Lambda::Function", "Properties": properties}}}
+    found = foreign(template, {"Architecture": "arm64"}, "x86_64")
+    assert [each.property for each in found] == expected
 
 
 @pytest.mark.parametrize(
