@@ -23,7 +23,6 @@ from carride_idempotency.operators.plans import (
     new_plan_id,
     refuse_unseen,
 )
-from ops import stale
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef, account_of
 
@@ -62,23 +61,8 @@ class StalePlanError(OperatorError):
     """
 
     def __init__(self, error: PlanChangedError) -> None:
-        super().__init__(_why_stale(error))
+        super().__init__(str(error))
         self.changed = error.changes
-
-
-def _why_stale(error: PlanChangedError) -> str:
-    """Return what has changed since a plan was shown, and what to do."""
-    plan = error.plan
-    found = stale.changes(plan.exact, error.exact)
-    if [*plan.places] != error.places:
-        there = " and ".join(error.places)
-        found.insert(0, f"the stack is {there} now, and was {' and '.join(plan.places)}")
-    since = f"since the plan {plan.id} was made, at {plan.made:%H:%M:%S} UTC"
-    again = "Run the command without --yes to plan again"
-    if len(found) == 1:
-        return f"nothing was done: {found[0]}, {since}.\n{again}"
-    lines = [f"  {each}" for each in found]
-    return "\n".join([f"nothing was done: this has changed {since}:", *lines, again])
 
 
 class Command(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, Group, Parameter
 
+from carride_idempotency.operators.plans import what_yes_does
 from ops import change_log, plans
 from ops.bounds import shortened
 from ops.cli.show import console, layouts, plain, show
@@ -205,7 +206,7 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
         _print(plan.preview, as_json=common.as_json)
         shown = layouts(shortened(plan.preview))
         saved = plans.save(exact, plan.stacks, is_empty=plan.is_empty, shown=shown)
-        session.say(_NOTHING_TO_DO if plan.is_empty else _what_yes_does(saved))
+        session.say(_NOTHING_TO_DO if plan.is_empty else what_yes_does(saved))
         return 0
     try:
         must_be_shown = plan.must_be_shown and not plan.is_empty
@@ -218,12 +219,6 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
     result = _recorded(plan.stacks, plan.do, plan=name, exact=exact)
     _print(result, as_json=common.as_json)
     return verb.status(result)
-
-
-def _what_yes_does(saved: str | None) -> str:
-    if saved is None:
-        return "nothing was done; add --yes to do it"
-    return f"nothing was done; add --yes to do it: exactly this plan, {saved}, or nothing"
 
 
 def _recorded(stacks: Sequence[StackRef], do: Callable[[], Any], **facts: Any) -> Any:

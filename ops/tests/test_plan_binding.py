@@ -25,7 +25,6 @@ from ops import plans
 from ops.audit.queues import peek
 from ops.cli.app import main
 from ops.stack import StackRef
-from ops.stale import short
 from ops.tests.test_redrive import DLQ, given_up, put, ref
 from ops.tests.world import AWAY
 
@@ -396,8 +395,7 @@ def test_a_redrive_does_what_was_shown_or_nothing(
     before = stack.seen()
     done = stack.run(*words, "--yes", *([f"--plan={name}"] if is_named else []))
     after = stack.seen()
-    ids_then = before.letters | then.letters
-    ids = ids_then.keys()
+    ids = before.letters | then.letters
     changed = {each for each in ids if then.letter(each) != before.letter(each)}
     if "--limit=2" in chosen:
         # A letter that nobody has chosen may change.
@@ -406,10 +404,8 @@ def test_a_redrive_does_what_was_shown_or_nothing(
     if changed or to_the_plan:
         assert done.status == 2
         assert (stack.delivered, after) == ([], before)
-        keys = {f"ride-history#{fact_of(ids_then[each])}" for each in changed}
-        names = map(short, [*changed, *keys])
         about_plan = ("has expired", "not as it was written")
-        assert any(each in done.error for each in [*names, *about_plan])
+        assert any(each in done.error for each in [*changed, *about_plan])
         return
     assert done.status == 0, done.error
     goes = {each for each, letter in shown.items() if letter["verdict"]["goes"]}

@@ -118,6 +118,33 @@ def test_a_difference_names_what_has_changed() -> None:
     ]
 
 
+letters = st.dictionaries(
+    st.sampled_from(["m-1", "m-2", "m-3", "m-4"]),
+    st.fixed_dictionaries(
+        {
+            "verdict": st.fixed_dictionaries({"goes": st.booleans()}),
+            "record": st.sampled_from(["none", "FAILED, attempt 1, owner a"]),
+            "event": st.sampled_from(["a", "b"]),
+        }
+    ),
+)
+
+
+def of_letters(chosen: dict[str, Any]) -> Any:
+    """Return the plan of a redrive as it is bound."""
+    return {"letters": [{"id": name} | each for name, each in chosen.items()]}
+
+
+@given(letters, letters)
+def test_each_letter_that_has_changed_is_named_and_no_other(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """Whichever stand before and behind it."""
+    told = " ".join(differences(of_letters(before), of_letters(after))).split()
+    ids = before.keys() | after.keys()
+    assert ids & {*told} == {name for name in ids if before.get(name) != after.get(name)}
+
+
 def test_a_plan_is_carried_out_once(changing: Changing) -> None:
     """Two commands that carry out one plan do it once. The same words plan anew afterwards."""
     assert changing.run("change", "--plan", "0123abcd", *AT_HOME) == 0

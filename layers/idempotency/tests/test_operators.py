@@ -255,7 +255,7 @@ def test_a_change_is_shown_first(
 ) -> None:
     """Without `--yes` nothing is written. With it, what was shown is done."""
     before = status_of(store, key)
-    assert "Nothing was done; add --yes" in run(command, store, key)
+    assert "nothing was done; add --yes" in run(command, store, key)
     assert status_of(store, key) == before
     assert "1 of 1 done" in run(command, store, key, "--yes")
     assert run.status == 0

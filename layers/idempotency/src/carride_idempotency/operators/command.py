@@ -55,6 +55,7 @@ from carride_idempotency.operators.plans import (
     is_plan_id,
     new_plan_id,
     refuse_unseen,
+    what_yes_does,
 )
 from carride_idempotency.operators.reading import records_in
 from carride_idempotency.operators.redriving import (
@@ -312,7 +313,7 @@ def _change(
     if not preview.planned:
         return Finished(shown, "\n".join(lines), _LEFT_TO_DO)
     shown["plan"] = command.save(exact)
-    lines.append(_what_yes_does(shown["plan"]))
+    lines.append(what_yes_does(shown["plan"]))
     return Finished(shown, "\n".join(lines))
 
 
@@ -352,12 +353,6 @@ def _lines_of(action: str, preview: Preview) -> list[str]:
     return lines
 
 
-def _what_yes_does(plan: str | None) -> str:
-    if plan is None:
-        return "Nothing was done; add --yes to do it."
-    return f"Nothing was done; add --yes to do it: exactly this plan, {plan}, or nothing."
-
-
 # ── Redriving ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -382,7 +377,7 @@ def _redrive(
         return Finished(shown, "\n".join([*lines, "There is nothing to redrive."]), _LEFT_TO_DO)
     if not options.yes:
         shown["plan"] = command.save(plan.exact())
-        return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
+        return Finished(shown, "\n".join([*lines, what_yes_does(shown["plan"])]))
     command.take(plan.exact(), must_be_shown=options.release)
     redrive = Redrive(
         site,

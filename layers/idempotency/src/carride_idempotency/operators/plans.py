@@ -35,18 +35,11 @@ class PlanChangedError(PlanError):
     Args:
         plan: the plan that was shown.
         changes: each difference, in words.
-        places: those that it would change now.
-        exact: the plan as it is made now, as JSON.
     """
 
-    def __init__(
-        self, plan: "SavedPlan", changes: Sequence[str], places: Sequence[str], exact: Any
-    ) -> None:
+    def __init__(self, plan: "SavedPlan", changes: Sequence[str]) -> None:
         super().__init__(_refusal(plan, changes))
-        self.plan = plan
         self.changes = [*changes]
-        self.places = [*places]
-        self.exact = exact
 
 
 class SavedPlan(NamedTuple):
@@ -78,6 +71,13 @@ def refuse_unseen() -> None:
             "plan, and add --yes within an hour; a script names the plan with --plan. If the "
             "preview names no plan id, make the folder of plans writable"
         )
+
+
+def what_yes_does(plan_id: str | None) -> str:
+    """Return the last line of a preview. The id is None if no plan can be kept."""
+    if plan_id is None:
+        return "nothing was done; add --yes to do it"
+    return f"nothing was done; add --yes to do it: exactly this plan, {plan_id}, or nothing"
 
 
 def new_plan_id() -> str:
@@ -191,7 +191,7 @@ class PlanFolder:
         today = {"places": list(places), "plan": exact}
         changes = list(differences(then, today))
         if changes:
-            raise PlanChangedError(plan, changes, today["places"], exact)
+            raise PlanChangedError(plan, changes)
         try:
             self._file_of(plan).unlink()
         except FileNotFoundError:
