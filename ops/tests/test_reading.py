@@ -107,6 +107,38 @@ UNREADABLE: Final = (
 DELIVERY: Final = {"message": "delivery", "consumer": "ride-history"}
 
 
+def without(*names: str, **added: object) -> dict[str, Any]:
+    """Return the event without some attributes, and with others."""
+    detail = {name: value for name, value in ride_event()["detail"].items() if name not in names}
+    return ride_event(detail=detail | added)
+
+
+IN_BASE64: Final = base64.b64encode(json.dumps(ride_event()["detail"]["data"]).encode()).decode()
+SPELT: Final = {"idempotencyId": ride_event()["detail"]["idempotencyid"]}
+
+
+@pytest.mark.parametrize(
+    ("event", "missing"),
+    [
+        (ride_event(), None),
+        (without("data", data_base64=IN_BASE64), None),
+        (without("subject"), "subject"),
+        (without("idempotencyid", **SPELT), None),
+        (without("idempotencyid", "subject", **SPELT), None),
+        (without("idempotencyid", "data", data_base64=IN_BASE64, **SPELT), "data"),
+        (without(idempotencyid=None, **SPELT), "idempotencyid"),
+        (BROKEN, None),
+    ],
+)
+def test_an_event_that_partners_cannot_get_says_what_it_lacks(
+    event: dict[str, Any], missing: str | None
+) -> None:
+    """Only what consumers accept is named; they dead-letter the rest."""
+    ref = empty_stack()
+    log(ref, "CarRideEvents", event)
+    assert [each.missing_for_partners for each in published(ref)] == [missing]
+
+
 def test_a_log_shows_published_events_and_deliveries() -> None:
     """Copies, broken events and replays are told apart.
 
