@@ -256,7 +256,10 @@ OF_THE_CARD: Final = {
 
 
 def test_each_part_is_found_by_one_search() -> None:
-    """The text is there; in the template, its first line leads to the resource that is meant."""
+    """The text is there; in the template, its first line leads to the resource that is meant.
+
+    There, the part's own word is beside it, or in the title of its section.
+    """
     assert {part for part, *_ in PARTS} == OF_THE_CARD
     for part, resource, searched, file in PARTS:
         before, hit, rest = (ROOT / file).read_text(encoding="utf-8").partition(searched)
@@ -266,6 +269,9 @@ def test_each_part_is_found_by_one_search() -> None:
             found = re.search(r"^  (\w+):", line + rest, re.MULTILINE)
             assert found is not None, part
             assert found[1] == resource, part
+            title = before.rpartition("\n  # ── ")[2].partition("\n")[0]
+            beside = line + rest.partition("\n")[0]
+            assert part.lower() in f"{title} {beside}".lower(), part
 
 
 BEGINNING: Final = (
