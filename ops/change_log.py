@@ -1,7 +1,6 @@
 """The log of changes of this machine: a line of JSON for each command that has changed a stack."""
 
 import os
-from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -9,17 +8,6 @@ from ops.regions import ROOT
 
 CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
 """The file. `ops.cli.line` writes it, a line when a command ends."""
-_READ: Final = 2_000
-"""The newest lines that are looked at."""
-
-
-def newest_lines() -> deque[str]:
-    """Return the newest lines, the oldest of them first; none if there is no log."""
-    try:
-        with CHANGES.open(encoding="utf-8", errors="replace") as file:
-            return deque(file, maxlen=_READ)
-    except OSError:
-        return deque()
 
 
 def changed_ms() -> float:

@@ -1,5 +1,6 @@
 """Reads the dead letters of a stack, grouped by failure, and leaves every message in its queue."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing
@@ -74,7 +75,7 @@ class DeadLetter(Struct, frozen=True):
 class Failure(Struct):
     """Dead letters of one queue whose consumer, reason and error are the same.
 
-    Errors that differ only in ids and numbers count as the same.
+    Errors that differ only in ids and numbers, or in the event's type, count as the same.
     """
 
     group: str
@@ -157,7 +158,7 @@ def _add(groups: dict[str, Failure], letter: DeadLetter, verdict: Verdict) -> No
             queue=letter.queue,
             consumer=letter.consumer,
             reason=letter.reason,
-            error=normalised(letter.error),
+            error=cause_of(letter.error, letter.type),
             oldest=letter.sent,
         )
     group = groups[letter.group]
@@ -265,22 +266,43 @@ def _records_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tab
 
 def _counts_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, int]:
     """Return how often letters were redriven, by the key of the count."""
-    return _counts_at(stack, {key for key in map(count_key, letters) if key})
+    found = _redrives_at(stack, {key for key in map(count_key, letters) if key})
+    return {name: each.times for name, each in found.items()}
 
 
-def redriven_at(stack: StackRef, keys: Iterable[str]) -> dict[str, int]:
-    """Return how often the letters of keys were redriven in the last 30 days, by key."""
-    counts = _counts_at(stack, {f"{REDRIVEN}{key}" for key in keys})
-    return {name.removeprefix(REDRIVEN): count for name, count in counts.items()}
+class Redrives(NamedTuple):
+    """How often the letters of a key were redriven in the last 30 days, by any operator."""
+
+    times: int
+    last_ms: float
+    """When the last one was sent."""
 
 
-def _counts_at(stack: StackRef, names: set[str]) -> dict[str, int]:
-    counts = dict[str, int]()
+def redriven_at(stack: StackRef, keys: Iterable[str]) -> dict[str, Redrives]:
+    """Return the redrives of the letters of keys, by key."""
+    found = _redrives_at(stack, {f"{REDRIVEN}{key}" for key in keys})
+    return {name.removeprefix(REDRIVEN): each for name, each in found.items()}
+
+
+def _redrives_at(stack: StackRef, names: set[str]) -> dict[str, Redrives]:
+    found = dict[str, Redrives]()
     for item in records.items_in(stack, MARKS, names, "id"):
         name = item["id"]["S"]
-        redriven = item["redriven"]["N"]
-        counts[name] = int(redriven)
-    return counts
+        times = int(item["redriven"]["N"])
+        found[name] = Redrives(times, float(item["redrivenAt"]["N"]))
+    return found
+
+
+def redrive_command(queue: str, option: str, value: str, *, releases: bool) -> str:
+    """Return the command that shows what a redrive of some letters of a queue would do.
+
+    An option chooses the letters: ``letter``, ``group`` or ``key``. ``releases`` says whether their
+    keys have to be released.
+    """
+    words = ["./carride", "redrive", name_of(queue), f"--{option}={value}"]
+    if releases:
+        words.append("--release")
+    return shlex.join(words)
 
 
 def letter_of(queue: str, message: Any) -> DeadLetter:
@@ -291,7 +313,9 @@ def letter_of(queue: str, message: Any) -> DeadLetter:
     return DeadLetter(
         id=message["MessageId"],
         queue=queue,
-        group=short_id(queue, str(consumer), content.reason, normalised(content.error)),
+        group=short_id(
+            queue, str(consumer), content.reason, cause_of(content.error, type_of(content.event))
+        ),
         reason=content.reason,
         error=content.error,
         consumer=consumer,
@@ -302,6 +326,14 @@ def letter_of(queue: str, message: Any) -> DeadLetter:
         sent=datetime.fromtimestamp(int(message["Attributes"]["SentTimestamp"]) / 1000, UTC),
         event=content.event,
     )
+
+
+def cause_of(error: str, event_type: str | None) -> str:
+    """Return an error without ids and numbers, and without the type of its event.
+
+    One outage fails on events of several types.
+    """
+    return normalised(error.replace(event_type, "an event") if event_type else error)
 
 
 def _key(consumer: str | None, fact: str | None, content: Content) -> str | None:

@@ -1,7 +1,6 @@
 """Shows the dead letters of a stack, first those that a redrive can help, with its command."""
 
 import re
-import shlex
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -11,10 +10,10 @@ from ops.dead_letters import (
     DeadLetter,
     DeadLetters,
     failures,
-    name_of,
     queues_named,
     queues_of,
     received_from,
+    redrive_command,
 )
 from ops.stack import OperatorError, StackRef
 from ops.verbs import reads
@@ -33,9 +32,9 @@ def letters(stack: StackRef, name: str | None = None, /) -> DeadLetters | DeadLe
     """Show what lies in the dead-letter queues, grouped by failure, and what can be redriven.
 
     Groups with letters that can be redriven come first, each with the command that shows what a
-    redrive would do. Letters of one group have the same queue, consumer, reason and error; ids and
-    numbers in the error do not count. Of each group the oldest letters are shown, without their
-    events; the id of a letter shows it whole. Every letter stays in its queue.
+    redrive would do. Letters of one group have the same queue, consumer, reason and error; ids,
+    numbers and the event's type in the error do not count. Of each group the oldest letters are
+    shown, without their events; the id of a letter shows it whole. Every letter stays in its queue.
 
     Args:
         name: A consumer, such as payment; bus; the logical id of one queue; or how a letter's id
@@ -49,10 +48,9 @@ def letters(stack: StackRef, name: str | None = None, /) -> DeadLetters | DeadLe
     found = failures(stack, names, judge=judge_of(stack))
     for group in found.failures:
         if group.goes:
-            words = ["./carride", "redrive", name_of(group.queue), f"--group={group.group}"]
-            if group.releases:
-                words.append("--release")
-            group.command = shlex.join(words)
+            group.command = redrive_command(
+                group.queue, "group", group.group, releases=group.releases
+            )
     return found
 
 

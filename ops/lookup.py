@@ -27,13 +27,14 @@ from carride.ride import OrderID
 from carride_idempotency import marshalling, observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.operators.explaining import Explained
-from carride_idempotency.record import COMPLETED
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
 from carride_idempotency.record_items import record_of
 from ops.audit import reading
 from ops.audit.evidence import (
     ALWAYS,
     CONSUMERS,
     LOG_RULE_DLQ,
+    NEVER,
     AuditedConsumer,
     BookedRide,
     DeadLettered,
@@ -45,9 +46,10 @@ from ops.audit.evidence import (
 )
 from ops.audit.queues import Letters, json_object
 from ops.audit.reading import BUS, Tail, booked_ride, delivered_in, published_in
-from ops.audit.saga import saga_of
+from ops.audit.saga import Saga, saga_of
 from ops.dead_letters import BUS as THE_BUS
-from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, ride_of
+from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, redrive_command, ride_of
+from ops.holds import Hold, Kind, in_order
 from ops.policies import consumer_of
 from ops.records import (
     NO_RECORD,
@@ -77,6 +79,9 @@ _OUTCOMES: Final = observation.PROTECTED | {observation.UNPROTECTED}
 _stated = jmespath.compile(
     "[id, detail.idempotencyid, detail.idempotencyId, detail.attributes.idempotencyId]"
 )
+
+
+IN_EFFECT: Final = "took effect"
 
 
 class AtConsumer(NamedTuple):
@@ -115,14 +120,16 @@ class Ride(NamedTuple):
 
     order_id: str
     state: str
-    problems: tuple[str, ...]
-    """What is wrong with it, and what could not be read."""
+    unread: tuple[str, ...]
+    """What could not be read."""
     tables: Mapping[str, Mapping[str, Any] | str]
     """What each table has besides events; a sentence if it has nothing."""
     events: tuple[Event, ...]
     settled: str = ""
     """As what the reconciler settled it and when, and when it was completed besides; empty if it
     was not settled."""
+    holds: tuple[Hold, ...] = ()
+    """What holds it; nothing if all is well."""
 
 
 class _OnBus(NamedTuple):
@@ -177,20 +184,73 @@ def ride(stack: StackRef, order_id: str) -> Ride:
         raise _unknown(f"ride {order_id}", stack, known)
     cars = _car(stack, order_id, known.items["AssignmentTable"])
     saga = saga_of(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
-    problems = [*saga.problems.get(order_id, ()), *known.letters.unread]
-    if order_id in saga.overdue:
-        problems.append(f"overdue {saga.overdue[order_id].says}")
-    events.sort(key=lambda event: (event.version or 0, event.type or "", event.id))
+    events.sort(key=lambda event: (_begun(event), event.version or 0, event.type or "", event.id))
     held: dict[str, Mapping[str, Any] | str] = {}
     for table, item in known.items.items():
         held[table] = _besides_events(item) or _NO_ITEM
     return Ride(
         order_id=order_id,
         state=next(iter(saga.endings), "open"),
-        problems=tuple(problems),
+        unread=tuple(known.letters.unread),
         tables=held,
         events=tuple(events),
         settled=_settled(known.evidence.published, order_id),
+        holds=in_order([*_holds_by_audit(saga, order_id), *_holds_at_consumers(events)]),
+    )
+
+
+def _begun(event: Event) -> datetime:
+    """Return when an event was first seen: on the bus, at a consumer, or as a letter."""
+    times = [copy.time for copy in event.copies]
+    for at in event.consumers:
+        times += [each.time for each in at.deliveries]
+        times += [letter.sent for letter in at.dead_letters]
+    return min(times, default=NEVER)
+
+
+def _holds_by_audit(saga: Saga, order_id: str) -> Iterator[Hold]:
+    """Yield what the audit says of a ride."""
+    for problem in saga.problems.get(order_id, ()):
+        yield Hold(Kind.BROKEN, error=problem)
+    if order_id in saga.overdue:
+        overdue = saga.overdue[order_id]
+        since_ms = overdue.since.timestamp() * 1000
+        yield Hold(Kind.OVERDUE, since_ms=since_ms, error="; ".join(overdue.where))
+
+
+def _holds_at_consumers(events: Iterable[Event]) -> Iterator[Hold]:
+    """Yield what holds the events of a ride at their consumers."""
+    for event in events:
+        for at in event.consumers:
+            hold = Hold(Kind.WAITING, at.consumer, event.id, event.type or "")
+            if at.outcome == IN_EFFECT:
+                continue
+            if at.dead_letters:
+                yield _given_up(hold, at)
+            elif at.record is not None and at.record.status in (FAILED, IN_PROGRESS):
+                kind = Kind.RUNNING if at.record.held else Kind.CRASHED
+                if at.record.status == FAILED:
+                    kind = Kind.RETRYING
+                reasons = [each.reason for each in at.deliveries if each.reason]
+                error = "".join(reasons[-1:])
+                yield hold._replace(kind=kind, attempts=at.record.attempt, error=error)
+            elif not at.deliveries and event.copies:
+                since = min(copy.time for copy in event.copies)
+                yield hold._replace(since_ms=since.timestamp() * 1000)
+
+
+def _given_up(hold: Hold, at: AtConsumer) -> Hold:
+    newest = max(at.dead_letters, key=lambda letter: letter.sent)
+    releases = at.record is not None and at.record.status == QUARANTINED
+    return hold._replace(
+        kind=Kind.GIVEN_UP,
+        since_ms=newest.sent.timestamp() * 1000,
+        error=newest.error or newest.reason,
+        attempts=0 if at.record is None else at.record.attempt,
+        letters=len(at.dead_letters),
+        letter_id=newest.id,
+        queue=newest.queue,
+        command=redrive_command(newest.queue, "letter", newest.id, releases=releases),
     )
 
 
@@ -621,7 +681,7 @@ def _outcome(
 ) -> str:
     """Return what became of an event at a consumer, in a word or two."""
     if in_effect:
-        return "took effect"
+        return IN_EFFECT
     if letters:
         return "dead-lettered"
     if record is not None:

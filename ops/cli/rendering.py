@@ -10,6 +10,7 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
+from carride_idempotency import observation
 from carride_idempotency.operators.changing import Change
 from carride_idempotency.operators.explaining import Explained
 from carride_idempotency.operators.redriving import (
@@ -22,8 +23,9 @@ from ops.audit.evidence import Delivered, Published, grouped
 from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.doctor import Findings
+from ops.holds import Hold, Kind
 from ops.keys import Key, KeyList
-from ops.lookup import Event, Ride
+from ops.lookup import IN_EFFECT, AtConsumer, Event, Ride
 from ops.payloads import readable
 from ops.policies import consumer_of
 from ops.text import counted
@@ -274,12 +276,12 @@ def _ride(ride: Ride) -> RenderableType:
 def _ride_lines(ride: Ride) -> Iterator[RenderableType]:
     settled = f"; {ride.settled}" if ride.settled else ""
     yield Text.assemble(ride.order_id, " is ", _state(ride.state), settled)
-    for problem in ride.problems:
-        yield Text(problem, "red")
-    for queue, count in sorted(_letters_of(ride).items()):
-        letters = counted(count, "letter")
-        next_step = f"`./carride redrive {queue}` shows which of the queue's can go"
-        yield Text(f"  {letters} of it in {queue}: {next_step}", "red")
+    for hold in ride.holds:
+        yield Text(f"  {_held(hold)}", "red")
+        if hold.command:
+            yield Text(f"    {hold.command}", "green")
+    for queue in ride.unread:
+        yield Text(f"  {queue}", "red")
     for name, fields in ride.tables.items():
         yield f"  {name}: {_fields(fields)}"
     for event in ride.events:
@@ -287,13 +289,26 @@ def _ride_lines(ride: Ride) -> Iterator[RenderableType]:
         yield from _event_lines(event)
 
 
-def _letters_of(ride: Ride) -> Counter[str]:
-    """Return how many letters of a ride's events each queue holds."""
-    counts = Counter[str]()
-    for event in ride.events:
-        for at in event.consumers:
-            counts.update(letter.queue for letter in at.dead_letters)
-    return counts
+def _held(hold: Hold) -> str:
+    """Return what holds a ride in a line."""
+    since = "" if hold.since_ms is None else f" since {_clock(hold.since_ms)}"
+    what = f"{hold.type or 'an event'} at {hold.consumer}"
+    error = f": {hold.error}" if hold.error else ""
+    match hold.kind:
+        case Kind.BROKEN:
+            return f"broken{error}"
+        case Kind.OVERDUE:
+            return f"overdue{since}{error}"
+        case Kind.GIVEN_UP:
+            letters = counted(hold.letters, "letter")
+            return f"{hold.kind}: {what}, {letters} in {hold.queue}{since}{error}"
+        case Kind.RETRYING | Kind.CRASHED | Kind.RUNNING:
+            return f"{hold.kind}: {what}, attempt {hold.attempts}{since}{error}"
+    return f"{hold.kind}: {what}{since}{error}"
+
+
+def _clock(time_ms: float) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S UTC}"
 
 
 def _fields(fields: Mapping[str, object] | str) -> str:
@@ -335,8 +350,17 @@ def _event_lines(event: Event) -> Iterator[RenderableType]:
     if not event.consumers:
         yield "  no consumer acts on it"
     for at in event.consumers:
-        yield Text.assemble(f"  {at.consumer}: ", _state(at.outcome), f"; {at.says}")
+        yield Text.assemble(f"  {at.consumer}: ", _state(at.outcome), _of_outcome(at))
         yield from map(_where, at.dead_letters)
+
+
+def _of_outcome(at: AtConsumer) -> str:
+    """Return when an event took effect and in which attempt, or what is known instead."""
+    done = [each for each in at.deliveries if each.outcome in observation.COMMITTED]
+    if at.outcome != IN_EFFECT or not done:
+        return f"; {at.says}"
+    attempt = f", attempt {done[0].attempt}" if done[0].attempt else ""
+    return f" {done[0].time:%H:%M:%S}{attempt}"
 
 
 def _where(letter: DeadLetter) -> Text:

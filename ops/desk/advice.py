@@ -4,7 +4,6 @@ import shlex
 from typing import Final
 
 from carride_idempotency.record import FAILED, QUARANTINED, Record
-from ops.dead_letters import name_of
 
 MEND_FIRST: Final = "Mend the cause first: a redrive sends it to the same code once more."
 """The advice about a letter that has failed again."""
@@ -21,18 +20,6 @@ def has_failed_again(redriven: int, record: Record | None) -> bool:
 def is_released(record: Record | None) -> bool:
     """Return whether a key was released, and no attempt has begun since."""
     return record is not None and record.status == FAILED and not record.attempt
-
-
-def redrive_command(queue: str, option: str, value: str, *, releases: bool) -> str:
-    """Return the command that shows what a redrive of some letters of a queue would do.
-
-    An option chooses the letters: ``letter``, ``group`` or ``key``. ``releases`` says whether their
-    keys have to be released.
-    """
-    words = ["./carride", "redrive", name_of(queue), f"--{option}={value}"]
-    if releases:
-        words.append("--release")
-    return shlex.join(words)
 
 
 def release_command(key: str) -> str:

@@ -1,24 +1,15 @@
-"""What became of an event at each consumer: its runs, its dead letters and what operators did."""
+"""What became of an event at each consumer: its runs, its dead letters and their redrives."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer
-from ops.desk.changes import Change
+from ops.dead_letters import Redrives
 from ops.desk.facts import ABSORBED, Fact, Run
 
 _NO_ATTEMPTS: Final = ABSORBED | {observation.QUARANTINED, observation.EXPIRED}
 """Outcomes of deliveries that ran nothing."""
-
-
-class Redrive(NamedTuple):
-    """An operator has sent a dead letter again."""
-
-    time_ms: float
-    plan: str
-    trial: str
-    """How it went: ``succeeded``, ``failed``, ``unknown``; empty if nobody waited for it."""
 
 
 class Delivered(NamedTuple):
@@ -36,8 +27,8 @@ class Delivered(NamedTuple):
     """When it is tried again; None if it is not, or nobody knows when."""
     letters: int = 0
     """How many dead letters it has: copies of an event may have one each."""
-    redrives: tuple[Redrive, ...] = ()
-    """What operators did about its letters, the oldest first."""
+    redrives: Redrives | None = None
+    """How often operators have sent its letters again; None if they have not."""
 
     @property
     def has_letter(self) -> bool:
@@ -71,11 +62,11 @@ def deliveries_of(
     fact: Fact,
     consumers: Iterable[AuditedConsumer],
     retries: Mapping[str, float],
-    changes: Collection[Change] = (),
+    redriven: Mapping[str, Redrives],
 ) -> list[Delivered]:
     """Return what became of an event at each consumer that takes it.
 
-    ``retries`` are the times at which keys are tried again, ``changes`` what operators did.
+    ``retries`` are the times at which keys are tried again, ``redriven`` the redrives of keys.
     """
     found = []
     for each in consumers:
@@ -91,7 +82,7 @@ def deliveries_of(
                     fact.absorbed(each.name, outcome),
                     retries.get(f"{each.name}#{fact.id}"),
                     _letters_of(fact, each, outcome),
-                    tuple(_redrives(f"{each.name}#{fact.id}", changes)),
+                    redriven.get(f"{each.name}#{fact.id}"),
                 )
             )
     return found
@@ -102,13 +93,6 @@ def _letters_of(fact: Fact, consumer: AuditedConsumer, outcome: str) -> int:
     if _letter_queue(fact, consumer, outcome) is None:
         return 0
     return max(1, fact.letter_counts[consumer.name])
-
-
-def _redrives(key: str, changes: Iterable[Change]) -> Iterator[Redrive]:
-    for change in changes:
-        for each in change.sent:
-            if each.key == key:
-                yield Redrive(change.time_ms, change.plan, each.trial)
 
 
 def _letter_queue(fact: Fact, consumer: AuditedConsumer, outcome: str) -> str | None:

@@ -18,6 +18,12 @@ _ENDINGS: Final = (
 """Where a ride is, by the first of these events that it has: the audit's words for its end."""
 
 
+ENDED: Final = frozenset(
+    {"PaymentCaptured", "PaymentDeclined", "NoCarAvailable", "CarRideCancelled", "CarRideOverdue"}
+)
+"""Types of events after which a ride is not open any more, as the audit counts it."""
+
+
 class Ending(NamedTuple):
     """Where a ride is, in a word with its look."""
 

@@ -1,4 +1,4 @@
-"""The page of an event, with its deliveries and effects; on a local stack it delivers it again."""
+"""The page of an event, with its deliveries and effects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -8,24 +8,21 @@ from starlette.requests import Request
 
 from carride.events import ContractError, parse_event
 from carride.history import EVENT_PREFIX, timeline_of
-from carride.simulated_faults import Fault
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import QUARANTINED, Record
 from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
-from ops.desk import faults
-from ops.desk.advice import redrive_command, release_command
-from ops.desk.changes import changes_about
+from ops.dead_letters import redrive_command, redriven_at
+from ops.desk.advice import release_command
 from ops.desk.deliveries import began_ms, deliveries_of
 from ops.desk.facts import Fact, Run
 from ops.desk.letterbox import reason_text
-from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
+from ops.desk.registry import NotThereError, Seen, page
 from ops.desk.waterfall import picture
-from ops.desk.words import Whole, clip, indented, part, size
+from ops.desk.words import Whole, clip, indented, size
 from ops.payloads import readable
-from ops.stack import OperatorError
 from ops.text import visible
 
 _MOST_RUNS: Final = 50
@@ -62,6 +59,11 @@ class Stop(NamedTuple):
     """The command that shows what the release of its key would do; empty unless that waits."""
 
     @property
+    def failures(self) -> tuple[Run, ...]:
+        """The runs that the picture does not tell all of: those with a reason."""
+        return tuple(run for run in self.runs if run.reason)
+
+    @property
     def is_shown(self) -> bool:
         """Whether the event has anything to do with the consumer."""
         return self.takes or bool(self.runs) or self.letter is not None
@@ -76,8 +78,9 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
     seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
     items = records.tables_of(stack, fact.ride) if fact.ride else {}
     now_ms = desk.now().timestamp() * 1000
+    redriven = redriven_at(stack, keys)
     with desk.feed.lock:
-        delivered = deliveries_of(fact, desk.takers(fact), {}, changes_about(keys))
+        delivered = deliveries_of(fact, desk.takers(fact), {}, redriven)
         shown = picture([(fact, delivered)], {}, now_ms, expects=False, hides=False)
         stops = [
             _stop(desk, each, fact, seen, items.get(each.table or "", {}))
@@ -97,7 +100,6 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "began_ms": partial(began_ms, fact),
             "in_words": partial(_in_words, _broken_by(fact)),
             "explain": lambda record: records.explain(record, desk.now()),
-            "faults": faults.FAULTS if stack.local and fact.ride else {},
             "content": Whole(clip(content, _MOST_PAYLOAD)),
             "content_size": size(len(content.encode(errors="replace"))),
             "is_cut": len(content) > _MOST_PAYLOAD,
@@ -235,41 +237,3 @@ def _changes(
             yield name, clip(str(earlier)), now, earlier != value
         else:
             yield name, "", now, True
-
-
-# ── Buttons ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@act("/deliver")
-def _deliver(desk: Seen, form: Mapping[str, str]) -> Next:
-    """Deliver an event again, or a copy of it with a fault."""
-    fact = _fact(desk, form["id"])
-    how = form["how"]
-    consumer = _consumer(desk, form["consumer"])
-    if how in faults.FAULTS:
-        return _deliver_a_copy(desk, consumer, fact, Fault(how))
-    times = 1
-    again = "again"
-    if how == "twice":
-        times = 2
-        again = "twice"
-    faults.deliver(desk.feed.stack, consumer, fact.body, times)
-    said = Said(f"The event was put at {consumer.name} {again}.")
-    return f"/event/{part(fact.id)}", said
-
-
-def _deliver_a_copy(desk: Seen, consumer: AuditedConsumer, fact: Fact, fault: Fault) -> Next:
-    stack = desk.feed.stack
-    copy = faults.send_with_fault(stack, consumer, fact.body, fault)
-    what = faults.FAULTS[fault]
-    sentence = f"A copy was sent as of a new ride: {what}, at {consumer.name}."
-    ride = part(copy.subject)
-    said = Said(sentence, path=f"/ride/{ride}", link="Its ride")
-    return f"/event/{copy.idempotencyid}", said
-
-
-def _consumer(desk: Seen, name: str) -> AuditedConsumer:
-    for each in desk.feed.consumers:
-        if each.name == name:
-            return each
-    raise OperatorError(f"there is no consumer {clip(name)}")

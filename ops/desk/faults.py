@@ -1,6 +1,4 @@
-"""What the desk does to events of a local stack.
-
-Deliver them again, and inject faults.
+"""What the desk does to events of a local stack: it sends copies of them, with faults.
 
 On another stack, and if a target or the bus refuses an event, an `OperatorError` is raised.
 """
@@ -30,12 +28,6 @@ from ops.policies import POLICIES
 from ops.records import items_at
 from ops.stack import OperatorError, StackRef
 
-FAULTS: Final = {
-    Fault.CRASH: "kill the consumer here",
-    Fault.LOSE_ANSWER: "lose the commit's answer",
-    Fault.STALL: "stall past the lease",
-}
-"""The faults that the desk offers, with the words on their buttons."""
 _AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
 """After this time another delivery may take over from a stalled attempt."""
 _LOOKS: Final = 5

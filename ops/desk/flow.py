@@ -1,6 +1,5 @@
 """The first page: what flows now, on one axis of time, and what does not."""
 
-import heapq
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,8 +13,8 @@ from carride_idempotency import observation
 from ops.audit.evidence import COPY, OTHER_DLQS, AuditedConsumer
 from ops.desk import faults
 from ops.desk.counts import DELIVERIES
-from ops.desk.endings import ending_of
-from ops.desk.facts import BROKEN, BUS, COPIES, DISTINCT, KINDS, PRODUCERS, REPLAYED, Fact
+from ops.desk.endings import Ending, ending_of
+from ops.desk.facts import BUS, KINDS, PRODUCERS, REPLAYED, STUCK, Fact
 from ops.desk.feed import Feed
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
@@ -30,31 +29,18 @@ from ops.text import counted, rough, span
 _MINUTE_BUCKETS: Final = 60 // WINDOWS[0].bucket_s
 _DAY_S: Final = 86_400
 _MINUTE_MS: Final = 60_000
-_MOST_UNFINISHED: Final = 8
+_MOST_RIDES: Final = 20
+_RANGES: Final = (
+    *((each.name, each.short) for each in WINDOWS if each.name in ("5m", "1h")),
+    (ALL, ALL),
+)
+"""The windows that are offered, each with its word."""
 _CHARTED: Final = {each.kind: each for each in DELIVERIES}
 """The parts of a consumer's strip, from the bottom up."""
 _PUBLISHED: Final = frozenset(KINDS) - {REPLAYED}
 _ON_BUS: Final = {"pub": _PUBLISHED, "replayed": frozenset({REPLAYED})}
 """The parts of the strip of the bus."""
-_ALWAYS: Final = frozenset({"new", "duplicate", "takeover", "failed"})
-"""The numbers of deliveries that stand there even if they are 0."""
-_IF_ANY: Final = frozenset({"fenced", "refused", "expired"})
-"""Those that stand there if they are above 0."""
-_DEAD: Final = "messages in its dead-letter queues now"
 _ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
-
-
-class Part(NamedTuple):
-    """A number beside a strip, and the page that lists what it counts."""
-
-    kind: str
-    """Its colour in the strip; empty if it has none there."""
-    name: str
-    number: int | None
-    path: str = ""
-    """The page that lists them; empty if there is none."""
-    says: str = ""
-    """What it counts, for whoever points at it."""
 
 
 class Band(NamedTuple):
@@ -80,7 +66,10 @@ class Strip(NamedTuple):
     """Place of each bucket with anything, from 0 to 100, and what is in it, in words."""
     outage: Outage | None
     """Why it fails now; None if it does not."""
-    parts: tuple[Part, ...]
+    letters: int | None
+    """Messages in its dead-letter queues now; None until they are counted."""
+    path: str
+    """The page that lists them."""
     quiet: str
     """What stands in place of bars; empty if there are bars."""
 
@@ -92,6 +81,7 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
     with feed.lock:
         window = window_of(request.query_params.get("range", ""), feed.index.begun_ms, now)
         outages = feed.index.outages.now(now * 1000)
+        held = _held_rides(feed)
         strips = [_bus(feed, window, now)]
         strips += [_consumer(feed, each, window, now) for each in feed.consumers]
         return {
@@ -103,12 +93,13 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "ticks": list(_ticks(window, now)),
             "now_ms": now * 1000,
             "window": window,
-            "ranges": [*((each.name, each.short) for each in WINDOWS), (ALL, ALL)],
+            "ranges": _RANGES,
             "bucket": _span_of_bar(window),
             "reach": _reach(feed, window, now),
             "bucket_width": 100 / window.buckets,
             "since_ms": feed.index.begun_ms,
-            "unfinished": _unfinished(feed),
+            "rides": _rides(feed, held[:_MOST_RIDES]),
+            "more_rides": max(0, len(held) - _MOST_RIDES),
             "lost": feed.index.lost(),
             "is_filling": feed.is_filling,
             "under_way": under_way(feed),
@@ -171,11 +162,8 @@ def _reach(feed: Feed, window: Window, now: float) -> str:
     if begun_ms is None:
         return f"the last {window.words}"
     since = f"since {clock_text(begun_ms, now * 1000)}"
-    if window.name == ALL:
-        return since
-    if begun_ms > 1000 * window.begin_s(now):
-        return f"the last {window.words}: events {since}"
-    return f"the last {window.words}"
+    is_younger = begun_ms > 1000 * window.begin_s(now)
+    return since if window.name == ALL or is_younger else f"the last {window.words}"
 
 
 def _title(outages: Sequence[Outage]) -> str:
@@ -215,17 +203,12 @@ def _in_the_last_minute(feed: Feed, lane: str, now: float) -> int:
 
 def _bus(feed: Feed, window: Window, now: float) -> Strip:
     recent = feed.index.timeline.recent(BUS, now, window)
-    total = feed.index.totals[BUS]
     minute = _in_the_last_minute(feed, BUS, now)
     lines = [f"{counted(minute, 'event')} in the last minute"]
     shares = _shares(feed.index.totals[PRODUCERS])
     if shares:
         lines.append(shares)
-    letters = _letters(feed, OTHER_DLQS)
     chart = stacked(recent, _ON_BUS)
-    replayed = []
-    if total[REPLAYED]:
-        replayed = [Part("replayed", REPLAYED, total[REPLAYED])]
     return Strip(
         name="CarRideBus",
         icon="bolt",
@@ -234,14 +217,8 @@ def _bus(feed: Feed, window: Window, now: float) -> Strip:
         bands=(),
         bars=tuple(_bars(recent, {"published": _PUBLISHED, "replayed": {REPLAYED}}, window, now)),
         outage=None,
-        parts=(
-            Part("", "published", total.total() - total[REPLAYED]),
-            Part("", DISTINCT, total[DISTINCT]),
-            Part("", COPIES, total[COPIES]),
-            Part("", BROKEN, total[BROKEN]),
-            *replayed,
-            Part("dead", "dead letters", letters, "/letters?at=bus", _DEAD),
-        ),
+        letters=_letters(feed, OTHER_DLQS),
+        path="/letters?at=bus",
         quiet=_quiet(chart, window),
     )
 
@@ -277,7 +254,6 @@ def _quiet(chart: Stacked, window: Window) -> str:
 
 def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float) -> Strip:
     buckets = feed.index.timeline.recent(consumer.name, now, window)
-    total = feed.index.totals[consumer.name]
     minute = _in_the_last_minute(feed, consumer.name, now)
     begin_ms = window.begin_s(now) * 1000
     outages = feed.index.outages.of(consumer.name, begin_ms, now * 1000)
@@ -297,12 +273,8 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float)
         bands=tuple(_bands(outages, window, now)),
         bars=tuple(_bars(buckets, {each.label: each.outcomes for each in DELIVERIES}, window, now)),
         outage=on[0] if on else None,
-        parts=(
-            *_parts(total),
-            Part(
-                "dead", "dead letters", _letters(feed, dlqs), f"/letters?at={consumer.name}", _DEAD
-            ),
-        ),
+        letters=_letters(feed, dlqs),
+        path=f"/letters?at={consumer.name}",
         quiet=_quiet(chart, window),
     )
 
@@ -341,14 +313,6 @@ def _bands(outages: Sequence[Outage], window: Window, now: float) -> Iterator[Ba
         yield Band(x, max(0.6, end - x), says)
 
 
-def _parts(total: Counter[str]) -> Iterator[Part]:
-    for each in DELIVERIES:
-        count = each.of(total)
-        is_shown = each.group in _ALWAYS or (each.group in _IF_ANY and count > 0)
-        if is_shown:
-            yield Part(each.kind, each.label, count, says=each.says)
-
-
 def _letters(feed: Feed, queues: Sequence[str]) -> int | None:
     """Return how many messages are in queues; None until they are counted."""
     if not feed.queues:
@@ -356,8 +320,8 @@ def _letters(feed: Feed, queues: Sequence[str]) -> int | None:
     return sum(feed.queues.get(queue, 0) for queue in queues)
 
 
-class Unfinished(NamedTuple):
-    """An event that a consumer has not processed."""
+class Held(NamedTuple):
+    """An event that a consumer has not processed, or has given up."""
 
     fact: Fact
     consumer: str
@@ -365,22 +329,44 @@ class Unfinished(NamedTuple):
     failures: int
 
 
-def _unfinished(feed: Feed) -> list[Unfinished]:
-    """Return the oldest events without an outcome."""
-    found = (
-        (fact, name)
-        for name in feed.index.waiting
-        for fact in map(feed.index.facts.get, feed.index.unfinished(name))
-        if fact is not None
-    )
-    oldest = heapq.nsmallest(_MOST_UNFINISHED, found, key=lambda pair: (pair[0].time_ms, pair[1]))
-    listed = []
-    for fact, name in oldest:
-        (consumer,) = [each for each in feed.consumers if each.name == name]
-        runs = [run for run in fact.runs if run.consumer == name]
-        failures = sum(run.outcome == observation.FAILED for run in runs)
-        listed.append(Unfinished(fact, name, str(fact.outcome(consumer)), failures))
-    return listed
+class OpenRide(NamedTuple):
+    """A ride that is open, or of which a consumer has given up an event."""
+
+    ride: str
+    ending: Ending
+    """Where it is."""
+    held: tuple[Held, ...]
+    begun_ms: int
+
+
+def _held_rides(feed: Feed) -> list[str]:
+    """Return the rides that are given up or open, those first and then the oldest first."""
+    return [*dict.fromkeys((*feed.index.given_up(), *feed.index.open))]
+
+
+def _rides(feed: Feed, names: Iterable[str]) -> list[OpenRide]:
+    """Return where rides are, and what they wait for."""
+    found = []
+    for name in names:
+        facts = feed.index.of_ride(name)
+        held = tuple(each for fact in facts for each in _held(feed, fact))
+        found.append(
+            OpenRide(name, ending_of([fact.type for fact in facts]), held, facts[0].time_ms)
+        )
+    return found
+
+
+def _held(feed: Feed, fact: Fact) -> Iterator[Held]:
+    """Yield the consumers that have not processed an event, or have given it up."""
+    for consumer in feed.consumers:
+        outcome = fact.outcome(consumer)
+        is_stuck = outcome in STUCK or consumer.name in fact.letters
+        if outcome is None or outcome in observation.COMMITTED:
+            continue
+        if is_stuck or fact.is_unfinished(consumer):
+            runs = [run for run in fact.runs if run.consumer == consumer.name]
+            failures = sum(run.outcome == observation.FAILED for run in runs)
+            yield Held(fact, consumer.name, outcome, failures)
 
 
 # ── Faults, on a local stack ──────────────────────────────────────────────────────────────────────
@@ -443,7 +429,7 @@ _INJECTED: Final = (
         50,
     ),
 )
-"""The faults that Flow offers; the page of an event has more."""
+"""The faults that Flow offers."""
 
 
 @act("/inject")

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ops.audit.evidence import AuditedConsumer, DeadLettered, Published
 from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
+from ops.desk.endings import ENDED
 from ops.desk.facts import (
     BROKEN,
     BUS,
@@ -57,6 +58,9 @@ class Index:
         """By id, the oldest first; one without copies is not known to be published."""
         self.rides: dict[str, list[str]] = {}
         """The ids of a ride's facts, by its id; the ride of the newest fact is the last."""
+        self.open: dict[str, None] = {}
+        """The rides that have not ended, the oldest first."""
+        self._closed = set[str]()
         self.totals = defaultdict[str, Counter[str]](Counter)
         """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the
         producers, sources."""
@@ -93,6 +97,7 @@ class Index:
                 fact.ride = event.named.order_id
                 fact.version = event.named.version
                 self.rides[fact.ride] = [*self.rides.pop(fact.ride, ()), fact.id]
+                self._note_ending(fact.ride, fact.type)
                 fact.named = tuple(named_by(event))
                 for match in fact.named:
                     self.naming[match.kind].setdefault(match.id, {}).setdefault(fact.id)
@@ -187,6 +192,14 @@ class Index:
         for names in (*self.waiting.values(), *self._lost.values()):
             names.discard(fact.id)
 
+    def _note_ending(self, ride: str, event_type: str | None) -> None:
+        """Note whether a ride has ended: events come in any order."""
+        if event_type in ENDED:
+            self._closed.add(ride)
+            self.open.pop(ride, None)
+        elif ride not in self._closed:
+            self.open.setdefault(ride)
+
     def _forget_ride_of(self, fact: Fact) -> None:
         """Take a fact out of its ride; a ride without facts is forgotten."""
         if fact.ride is None:
@@ -195,6 +208,8 @@ class Index:
         names.remove(fact.id)
         if not names:
             del self.rides[fact.ride]
+            self.open.pop(fact.ride, None)
+            self._closed.discard(fact.ride)
 
     def of_ride(self, ride: str) -> list[Fact]:
         """Return the published facts of a ride in the order of their times."""
@@ -241,6 +256,11 @@ class Index:
     def unfinished(self, consumer: str) -> set[str]:
         """Return the ids of facts that a consumer has to finish; it never will what is lost."""
         return self.waiting[consumer] - self._lost.get(consumer, set())
+
+    def given_up(self) -> list[str]:
+        """Return the rides with dead letters, as the last audit has read them, the oldest first."""
+        lettered = sorted(self._lettered, key=lambda fact: fact.time_ms)
+        return [*dict.fromkeys(fact.ride for fact in lettered if fact.ride is not None)]
 
     def lost(self) -> int:
         """Return how many deliveries the last audit calls lost."""

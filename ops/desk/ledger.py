@@ -39,9 +39,7 @@ _BREAKING: Final = "breaking"
 _UNLOGGED: Final = "unlogged"
 """Effects whose delivery has not logged that it committed them."""
 _OTHERS: Final = "other_deliveries"
-_ALWAYS: Final = frozenset(
-    {"effects", "doubled", "lost", "distinct", "deliveries", *(each.row for each in DELIVERIES[:3])}
-)
+_ALWAYS: Final = frozenset({"effects", "distinct", "deliveries"})
 """The rows that are shown even if all their numbers are 0."""
 _UNPAID: Final = "it was driven, and its payment ended without money"
 _SAYS: Final[Mapping[str, str]] = {

@@ -9,9 +9,15 @@ from starlette.responses import PlainTextResponse, Response
 from carride_idempotency import observation
 from ops import records
 from ops.audit.evidence import CONSUMERS
-from ops.dead_letters import PRODUCER_DLQ, READERS, DeadLetter
-from ops.desk.advice import MEND_FIRST, has_failed_again, redrive_command
-from ops.desk.changes import TRIALS, Change, changes_about
+from ops.dead_letters import (
+    PRODUCER_DLQ,
+    READERS,
+    DeadLetter,
+    Redrives,
+    redrive_command,
+    redriven_at,
+)
+from ops.desk.advice import MEND_FIRST, has_failed_again
 from ops.desk.deliveries import began_ms
 from ops.desk.facts import BUS, Fact, Run
 from ops.desk.letterbox import (
@@ -66,7 +72,7 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "answers": 404 if is_asked_for and shown is None else 200,
         "group": _group_of(shown, groups),
         "most": _MOST_OF_GROUP,
-        **(_detail(desk, shown, reading) if shown else {}),
+        **(_detail(desk, shown, reading, is_asked_for=is_asked_for) if shown else {}),
     }
 
 
@@ -133,13 +139,14 @@ def _group_of(shown: Found | None, groups: list[Group]) -> Group | None:
     return next((each for each in groups if shown is not None and shown in each.letters), None)
 
 
-def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
+def _detail(desk: Seen, found: Found, reading: Reading, *, is_asked_for: bool) -> dict[str, Any]:
+    """Return what is said of a letter; its command is the group's unless it is asked for."""
     letter = found.letter
-    changes = changes_about({letter.key}) if letter.key else []
+    redriven = redriven_at(desk.feed.stack, [letter.key]) if letter.key else {}
     with desk.feed.lock:
         fact = desk.feed.index.facts.get(found.event_id or "")
         runs = fact.attempts(letter.consumer)[-_MOST_PAST:] if fact and letter.consumer else []
-        past = [*of_bus(fact), *_of_consumer(fact, runs, letter), *_of_operators(changes, letter)]
+        past = [*of_bus(fact), *_of_consumer(fact, runs, letter), *_of_operators(redriven.values())]
     sent_ms = letter.sent.timestamp() * 1000
     past.append(Past(sent_ms, "in its queue", "dead", "mail", letter.queue))
     past.sort(key=lambda each: each.time_ms)
@@ -151,6 +158,8 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         if letter.key and each.letter.key == letter.key and each.letter.id != letter.id
     ]
     releases = found.verdict.releases
+    option = "letter" if is_asked_for else "group"
+    value = letter.id if is_asked_for else letter.group
     return {
         "letter": letter,
         "reason": found.title,
@@ -167,8 +176,7 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         "is_ride": is_ride(letter.ride),
         "sent_ms": sent_ms,
         "payload": text,
-        "redrive_one": redrive_command(letter.queue, "letter", letter.id, releases=releases),
-        "redrive_group": redrive_command(letter.queue, "group", letter.group, releases=releases),
+        "redrive": redrive_command(letter.queue, option, value, releases=releases),
     }
 
 
@@ -245,17 +253,11 @@ def _of_consumer(fact: Fact | None, runs: Sequence[Run], letter: DeadLetter) -> 
         yield Past(time_ms, found.word, found.kind, found.icon, " · ".join(parts), more)
 
 
-def _of_operators(changes: Iterable[Change], letter: DeadLetter) -> Iterator[Past]:
-    """Yield what operators did about the key of a letter."""
-    for change in changes:
-        plan = f"plan {change.plan}" if change.plan else ""
-        if change.verb == "release":
-            yield Past(change.time_ms, "released", "pub", "key", "by an operator", plan)
-        for each in change.sent:
-            if each.key == letter.key:
-                how = TRIALS.get(each.trial, "")
-                text = ", ".join(filter(None, ["by an operator", how]))
-                yield Past(change.time_ms, "redriven", "pub", "wrench", text, plan)
+def _of_operators(redriven: Iterable[Redrives]) -> Iterator[Past]:
+    """Yield when operators sent the event of a letter again."""
+    for each in redriven:
+        more = f"the last of {each.times:,} times" if each.times > 1 else ""
+        yield Past(each.last_ms, "redriven", "pub", "wrench", "by an operator", more)
 
 
 def raw_letter(desk: Seen, request: Request) -> Response:

@@ -11,7 +11,6 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
 from ops.dead_letters import redriven_at
-from ops.desk.changes import changes_about
 from ops.desk.deliveries import deliveries_of
 from ops.desk.facts import Fact
 from ops.desk.registry import NotThereError, Seen, page
@@ -19,10 +18,13 @@ from ops.desk.story import story_of
 from ops.desk.story_known import Known
 from ops.desk.waterfall import picture
 from ops.desk.words import clip
+from ops.holds import Hold
 from ops.lookup import is_ride
 
 _LAMBDA_TRIES_AGAIN_MS: Final = (60_000.0, 120_000.0)
 """After the first and after the second failure of an asynchronous invocation, on AWS."""
+_MOST_HOLDS: Final = 10
+"""Lines of what holds a ride."""
 _FIRST: Final = "CarRideCreated"
 """With this event, the index knows a ride from its beginning."""
 
@@ -37,22 +39,28 @@ def _ride(desk: Seen, request: Request) -> dict[str, Any]:
         known.found,
         story.emitters,
         known.now_ms,
-        expects=bool(story.nexts),
+        expects=story.goes_on,
         hides=hides,
     )
     title = f"Ride {name}"
-    if story.state is not None:
-        title = f"{name}: {story.state.title}"
+    if story.holds:
+        title = f"{name}: {_in_a_word(story.holds[0])}"
     return {
         "title": title,
         "ride": name,
         "story": story,
         "picture": shown,
+        "most_holds": _MOST_HOLDS,
         "looked_up_events": sum(fact.is_looked_up for fact, _ in known.found),
         "held_since_ms": desk.feed.index.held_since_ms,
         "records": known.records,
         "explain": partial(records.explain, now=desk.now()),
     }
+
+
+def _in_a_word(hold: Hold) -> str:
+    """Return what holds a ride, as short as a title has to be."""
+    return f"{hold.kind} at {hold.consumer}" if hold.consumer else str(hold.kind)
 
 
 _HIDES: Final[Mapping[str, bool]] = {"unusual": True, "all": False}
@@ -82,27 +90,23 @@ def _known(desk: Seen, name: str) -> Known:
         )
     seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
     report = desk.feed.report
-    changes = changes_about({name, *keys})
+    redriven = redriven_at(stack, keys)
     with desk.feed.lock:
         retries = dict(_retries(desk, seen))
-        found = [(fact, deliveries_of(fact, desk.takers(fact), retries, changes)) for fact in facts]
-    lettered = [
-        f"{each.consumer}#{fact.id}"
-        for fact, delivered in found
-        for each in delivered
-        if each.has_letter
-    ]
+        found = [
+            (fact, deliveries_of(fact, desk.takers(fact), retries, redriven)) for fact in facts
+        ]
     return Known(
         ride=name,
         found=found,
         tables=tables,
         records=seen,
         problems=report.saga.problems.get(name, ()) if report else (),
-        changes=changes,
+        overdue=report.saga.overdue.get(name) if report else None,
         limit=desk.overdue_limit,
         retries_on_aws=stack.local is None,
         now_ms=desk.now().timestamp() * 1000,
-        redriven=redriven_at(stack, lettered),
+        redriven=redriven,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from ops.audit import Report
 from ops.desk.outages import Outage
-from ops.text import rough
+from ops.text import counted, rough
 
 _MOST_WORDS: Final = 80
 _GETS_OLD_MS: Final = 10 * 60_000
@@ -96,6 +96,11 @@ def standing(known: Known) -> Standing:
         why = "Events have come since the audit: another one says whether they add up."
         since = ""  # the verdict says it
         since_ms = None
+    letters = report.ledger.waiting if known.letters is None else known.letters
+    if kind == "new" and letters:
+        kind = "take"
+        icon = "warn"
+        verdict = f"{verdict}, {counted(letters, 'letter')}"
     if known.is_awaited:
         since = "auditing…"
         since_ms = None

@@ -1,12 +1,12 @@
-"""What a ride's page says: its state and why, its car, its money, who did what, what comes next.
+"""What a ride's page says: what holds it, where it is, its car, its money, and what comes next.
 
 No I/O. The state of a ride follows from its facts and from the items that consumers have of it.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ops.desk.story_deeds import Deed, deeds_of_consumers, deeds_of_facts, deeds_of_operators
+from ops.desk.story_holds import holds_of
 from ops.desk.story_known import (
     Known,
     Told,
@@ -17,14 +17,11 @@ from ops.desk.story_known import (
     told_in,
     who_caused,
 )
-from ops.desk.story_nexts import Expected, Next, expected_of, nexts_of
-from ops.desk.story_state import State, state_of
+from ops.desk.story_nexts import Expected, expected_of, nexts_of
 from ops.desk.story_tiles import Tile, booking_tile, car_tile, money_tile, next_tile
 from ops.desk.words import clip
+from ops.holds import Hold
 from ops.text import counted
-
-_MOST_DEEDS: Final = 60
-_MOST_NEXT: Final = 8
 
 
 class Story(NamedTuple):
@@ -33,10 +30,10 @@ class Story(NamedTuple):
     about: tuple[str, ...]
     begun_ms: float | None
     status: str
-    state: State | None
+    holds: tuple[Hold, ...]
     tiles: tuple[Tile, ...]
-    deeds: tuple[Deed, ...]
-    nexts: tuple[Next, ...]
+    goes_on: bool
+    """Whether more is to happen."""
     expected: tuple[Expected, ...]
     who: Mapping[str, Who]
     """Who caused each event, by its id."""
@@ -50,23 +47,19 @@ def story_of(known: Known) -> Story:
     latest = latest_of(told)
     status = _status(known, latest)
     expected = tuple(expected_of(known, told, status))
-    state = state_of(known, told, status)
-    nexts = tuple(nexts_of(known, status))[:_MOST_NEXT]
-    deeds = [*deeds_of_facts(told), *deeds_of_consumers(known), *deeds_of_operators(known)]
-    deeds.sort(key=lambda deed: deed.time_ms)
+    nexts = tuple(nexts_of(known, status))
     return Story(
         about=tuple(_about(known, latest)),
         begun_ms=begun_ms(known),
         status=status,
-        state=state,
+        holds=holds_of(known),
         tiles=(
             booking_tile(known, told, latest, status),
             car_tile(known, told),
             money_tile(known, latest),
             next_tile(nexts),
         ),
-        deeds=tuple(deeds[-_MOST_DEEDS:]),
-        nexts=nexts,
+        goes_on=bool(nexts),
         expected=expected,
         who={each.fact.id: who_caused(each) for each in told},
         emitters=emitters_of(told),

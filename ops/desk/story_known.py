@@ -12,8 +12,9 @@ from carride.ride import Status
 from carride_idempotency.record import Record
 from ops.audit.evidence import COPY, DISPATCH, PAYMENT
 from ops.audit.queues import json_object
+from ops.audit.saga import Overdue
+from ops.dead_letters import Redrives
 from ops.desk.advice import has_failed_again
-from ops.desk.changes import Change
 from ops.desk.deliveries import Delivered
 from ops.desk.facts import Fact
 from ops.desk.words import money
@@ -61,20 +62,20 @@ class Known(NamedTuple):
     """By key."""
     problems: Sequence[str]
     """What the audit says is wrong with it."""
-    changes: Sequence[Change]
-    """What operators did about it, as far as this machine knows."""
+    overdue: Overdue | None
+    """Since when it has needed something for too long, by the audit."""
     limit: timedelta
     """After this time the reconciler settles a ride that stands still."""
     retries_on_aws: bool
     """Whether Lambda's own delays between attempts apply."""
     now_ms: float
-    redriven: Mapping[str, int] = {}
-    """How often letters of keys were redriven in the last 30 days, by key."""
+    redriven: Mapping[str, Redrives] = {}
+    """The redrives of the letters of keys, by key."""
 
     def has_failed_again(self, each: Delivered) -> bool:
         """Return whether the last redrive of a delivery's letter has failed again."""
-        count = self.redriven.get(f"{each.consumer}#{each.fact.id}", 0)
-        return has_failed_again(count, self.record(each))
+        redrives = self.redriven.get(f"{each.consumer}#{each.fact.id}")
+        return redrives is not None and has_failed_again(redrives.times, self.record(each))
 
     @property
     def deliveries(self) -> list[Delivered]:

@@ -133,10 +133,8 @@ def money_tile(known: Known, latest: Told | None) -> Tile:
     if latest is not None:
         price = money(latest.data.price, latest.data.currency)
     if state is None:
-        detail = "payment reserves it once the ride has a car"
-        return Tile(
-            "card", "Money", price or "unknown", detail, chip=("not reserved", "wait", "clock")
-        )
+        chip = ("not reserved", "wait", "clock")
+        return Tile("card", "Money", price or "unknown", "", chip=chip)
     amount = price or "unknown"
     if isinstance(item.get("amount"), int):
         amount = money(item["amount"], str(item.get("currency", "")))

@@ -61,11 +61,13 @@ ALL: Final = "all"
 def window_of(name: str, begun_ms: float | None, now_s: float) -> Window:
     """Return a window by its name, the first one if there is no such name.
 
-    `ALL` begins with the bucket of the oldest event.
+    It begins with the bucket of the oldest event if it would begin before; `ALL` always does.
     """
+    begun_s = now_s if begun_ms is None else begun_ms / 1000
     if name == ALL:
-        return _window_since(now_s if begun_ms is None else begun_ms / 1000, now_s)
-    return next((each for each in WINDOWS if each.name == name), WINDOWS[0])
+        return _window_since(begun_s, now_s)
+    window = next((each for each in WINDOWS if each.name == name), WINDOWS[0])
+    return _cut(window, begun_s, now_s) if begun_s > window.begin_s(now_s) else window
 
 
 def _window_since(begun_s: float, now_s: float) -> Window:

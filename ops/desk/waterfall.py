@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from carride_idempotency import observation
+from ops.dead_letters import Redrives
 from ops.desk.axis import Axis, Band, Label
-from ops.desk.deliveries import Delivered, Redrive, began_ms, series_of
+from ops.desk.deliveries import Delivered, began_ms, series_of
 from ops.desk.facts import ABSORBED, CRASHED, Fact, Run
 from ops.desk.pictures import look
 from ops.desk.words import clock_text
@@ -47,11 +48,11 @@ class Wait(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A redrive in the picture."""
+    """The last redrive in the picture."""
 
     id: str
     x: float
-    redrive: Redrive
+    redrives: Redrives
 
 
 class Lane(NamedTuple):
@@ -67,7 +68,7 @@ class Lane(NamedTuple):
     letters: tuple[float, ...]
     """Where the event was dead-lettered."""
     marks: tuple[Mark, ...]
-    """Redrives of it."""
+    """The last redrive of it, if there is one."""
     outcome: str
     skipped: int
     """Deliveries that were skipped, besides the one with the outcome."""
@@ -198,8 +199,8 @@ def _busy(
             if each.retry_due_ms is not None and each.counting:
                 last_ms = each.counting[-1].ended_ms
                 yield last_ms, max(now_ms, last_ms)
-            for redrive in each.redrives:
-                yield redrive.time_ms, redrive.time_ms
+            if each.redrives is not None:
+                yield each.redrives.last_ms, each.redrives.last_ms
 
 
 def _row(
@@ -270,8 +271,8 @@ def _without_overlap(each: Delivered) -> list[list[Run]]:
 
 
 def _marks(axis: Axis, each: Delivered, name: str) -> Iterator[Mark]:
-    for number, redrive in enumerate(each.redrives, 1):
-        yield Mark(f"{name}-redrive-{number}", axis.x(redrive.time_ms), redrive)
+    if each.redrives is not None:
+        yield Mark(f"{name}-redrive", axis.x(each.redrives.last_ms), each.redrives)
 
 
 def _note(runs: Sequence[Run], *, shares: bool) -> str:

@@ -20,19 +20,18 @@ from carride import telemetry
 from carride.events import DETAIL_TYPE, RideEvent
 from carride.facts import CarRideCompleted
 from carride_idempotency import observation
-from ops.audit.evidence import CONSUMERS
+from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.audit.reading import Tail
 from ops.desk import open_browser
 from ops.desk.app import Desk
-from ops.desk.facts import CRASHED, LOST, WAITING
+from ops.desk.facts import CRASHED
 from ops.desk.feed import ENDED, Feed
-from ops.desk.flow import _parts
 from ops.desk.index import Index
-from ops.desk.pictures import LOOKS, stacked
+from ops.desk.pictures import stacked
 from ops.stack import Kept, OperatorError
 from ops.tests.desk_world import deliver, desk_of, get, post, publish
 from ops.tests.world import empty_stack, stack
-from tests.kit.rides import booked
+from tests.kit.rides import Life, booked
 from tests.kit.rides import event as event_of
 
 PAYMENT = CONSUMERS[2]
@@ -362,17 +361,25 @@ def test_flow_gives_no_event_up_twice() -> None:
 
 
 @mock_aws
-def test_each_delivery_is_in_one_number_of_flow() -> None:
-    """Also one that is seldom: but for what was given up, whose letters are counted instead."""
+def test_flow_lists_the_rides_that_are_open_or_given_up() -> None:
+    """Given up first, twenty of all; one that has ended is not among them, in whatever order."""
     desk = desk_of(empty_stack())
+    index = desk.feed.index
     now_ms = time.time() * 1000
-    for number, outcome in enumerate(sorted(LOOKS.keys() - {CRASHED, WAITING, LOST})):
-        event = completed(f"order_{number}")
-        publish(desk.feed.index, event, now_ms - 9_000)
-        deliver(desk.feed.index, event, "payment", now_ms - 8_000, outcome)
-    total = desk.feed.index.totals["payment"]
-    shown = [part.number or 0 for part in _parts(total)]
-    assert sum(shown) == total.total() - total[observation.DEAD_LETTERED]
+    for number in range(30):
+        publish(index, event_of(Life(f"order_{number:02}").created), now_ms - 9_000 + number)
+    ended = Life("order_03")
+    for fact in (ended.cancelled, ended.started):
+        publish(index, event_of(fact), now_ms - 5_000)
+    stuck = completed("order_29")
+    publish(index, stuck, now_ms - 5_000)
+    index.add_letters([DeadLettered("PaymentDlq", "", "payment", None, stuck.idempotencyid)])
+    table = get(desk, "/").text.partition("Not finished now")[2]
+    rides = re.findall(r'href="/ride/(\w+)"', table)
+    assert rides[:2] == ["order_29", "order_00"]
+    assert len(rides) == 20
+    assert "order_03" not in rides
+    assert "9 more rides" in table
 
 
 @mock_aws

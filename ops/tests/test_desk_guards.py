@@ -61,7 +61,7 @@ def test_a_change_from_another_origin_is_refused(desk: Desk, headers: dict[str, 
 
 def test_only_the_browser_that_asked_is_told_and_once(desk: Desk) -> None:
     """On the page that follows; another page, a page's parts and another browser leave it."""
-    answer = post(desk, "/deliver", id="none", back="/ledger?only=<b>#end")
+    answer = post(desk, "/inject", fault="none", back="/ledger?only=<b>#end")
     cookie = answer.headers["set-cookie"].partition(";")[0]
     told = "Nothing was done"
     assert told not in get(desk, "/ledger").text

@@ -38,7 +38,9 @@ def bar(report: Report | None = SOUND, **changes: Any) -> Standing:
 @pytest.mark.parametrize(
     ("report", "changes", "kind", "verdict"),
     [
-        (SOUND, {}, "new", "Balanced"),
+        (SOUND, {"letters": 0}, "new", "Balanced"),
+        (SOUND, {}, "take", "Balanced, 7 letters"),
+        (SOUND, {"letters": 1}, "take", "Balanced, 1 letter"),
         (SOUND, {"failing": [FAILING]}, "take", "Balanced, payment fails now"),
         (BROKEN, {}, "fail", "1 ride broken"),
         (BROKEN, {"failing": [FAILING]}, "fail", "1 ride broken, payment fails now"),
@@ -80,7 +82,7 @@ def test_an_old_verdict_is_not_said_of_the_present(
 ) -> None:
     """If anything has happened since, it says how old it is; what is broken stays broken."""
     now_ms = NOW_MS + 60_000 * minutes
-    found = bar(report, now_ms=now_ms, has_changed=has_changed)
+    found = bar(report, now_ms=now_ms, has_changed=has_changed, letters=0)
     assert (found.kind, found.verdict) == (kind, verdict)
     says_age = "ago" in verdict
     assert (found.since_ms is None) is says_age, "the age stands there once"

@@ -56,7 +56,7 @@ def test_a_range_beyond_the_log_says_since_when_the_log_goes(age_h: int, is_said
 
 
 @mock_aws
-@pytest.mark.parametrize("name", [*(each.name for each in WINDOWS), ALL, "none", ""])
+@pytest.mark.parametrize("name", ["5m", "1h", ALL, "none", ""])
 def test_flow_shows_the_range_that_is_asked_for(name: str) -> None:
     """An unknown range is the shortest one."""
     desk = desk_of(empty_stack())

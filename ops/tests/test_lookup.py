@@ -17,6 +17,7 @@ from carride_idempotency import marshalling
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
 from ops import lookup
 from ops.audit.evidence import Delivered
+from ops.holds import Kind
 from ops.stack import OperatorError, StackRef
 from ops.tests.world import AWAY, empty_stack, log, put_record, stack
 from tests.kit.rides import Life, booked, event
@@ -203,6 +204,24 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
         assert here.deliveries or "no delivery is in its log" in here.says
 
 
+@pytest.mark.parametrize(
+    ("known_by", "kinds"),
+    [
+        (claimed, [Kind.RUNNING]),
+        (on_the_bus, [Kind.WAITING]),
+        (delivered("Failed"), []),
+        (applied, []),
+    ],
+    ids=["claim", "bus", "failed, and retried", "timeline"],
+)
+def test_what_holds_a_ride_is_told(
+    ref: StackRef, known_by: Callable[[StackRef], None], kinds: list[Kind]
+) -> None:
+    """A fact for each consumer that an event still has to reach, or to get through."""
+    known_by(ref)
+    assert [each.kind for each in lookup.ride(ref, "order_01").holds] == kinds
+
+
 @pytest.mark.parametrize("dead_lettered", [False, True])
 def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
     ref: StackRef, dead_lettered: bool
@@ -337,8 +356,14 @@ def test_a_dead_letter_says_why_no_delivery_is_in_the_log(
         QueueUrl=ref.outputs[f"{queue}Url"], MessageBody=json.dumps(body)
     )
     log(ref, "CarRideEvents", body.get("event", on_bus(CREATED)))
-    (found,) = lookup.ride(ref, "order_01").events
+    ride = lookup.ride(ref, "order_01")
+    (found,) = ride.events
     here = found.consumers[0]
+    (letter,) = here.dead_letters
+    holds = [each for each in ride.holds if each.consumer == here.consumer]
+    assert [(each.kind, each.letter_id) for each in holds] == [(Kind.GIVEN_UP, letter.id)]
+    assert f"--letter={letter.id}" in holds[0].command
+    assert "--yes" not in holds[0].command
     assert here.outcome == "dead-lettered"
     assert why in here.says
     assert "on its way" not in here.says

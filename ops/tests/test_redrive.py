@@ -627,6 +627,16 @@ def test_the_command_of_a_group_names_its_consumer(ref: StackRef) -> None:
     assert failure.command.startswith("./carride redrive ride-history --group=")
 
 
+def test_an_outage_is_one_group_whatever_the_types_of_its_events(ref: StackRef) -> None:
+    """The error may name the type, which says nothing of the cause."""
+    for number, kind in enumerate(("CarRideAccepted", "CarRideCompleted", "CarRideAccepted")):
+        body = json.loads(given_up(f"order_{number}", error=f"OutageError: {kind} got no answer"))
+        body["event"]["detail"]["type"] = kind
+        put(ref, DLQ, json.dumps(body))
+    put(ref, DLQ, given_up("order_9", error="OutageError: another one"))
+    assert sorted(each.count for each in shown(ref).failures) == [1, 3]
+
+
 def test_a_preview_has_a_part_for_each_group_and_names_every_key_that_it_releases(
     ref: StackRef,
 ) -> None:

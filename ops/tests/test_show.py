@@ -16,7 +16,8 @@ from ops.audit.evidence import CONSUMERS, Evidence, Published
 from ops.bounds import shortened
 from ops.cli.show import console, plain, show
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
-from ops.lookup import AtConsumer, Event, Ride
+from ops.holds import Hold, Kind
+from ops.lookup import Event, Ride
 from ops.verbs import Steps
 from tests.kit.rides import NOW
 
@@ -107,17 +108,19 @@ def letters_of(name: str) -> list[dict[str, str]]:
     return [{"key": key, "ride": "order_01", "why": "it breaks the contract"}] * 2
 
 
-def test_a_ride_begins_with_the_queues_that_hold_its_letters() -> None:
-    """Each with the command that goes on, before the tables and the events."""
-    (failure,) = letters("").failures
-    (letter,) = failure.letters
-    at_payment = AtConsumer("payment", "dead-lettered", "", [], None, [letter, letter])
-    event = Event("id", "CarRideAccepted", "order_01", 2, None, None, (), (at_payment,))
-    ride = Ride("order_01", "paid", (), {"PaymentTable": {"state": "captured"}}, (event, event))
+@pytest.mark.parametrize("kind", [*Kind])
+def test_a_ride_begins_with_what_holds_it(kind: Kind) -> None:
+    """Each in a line, with the command that goes on, before the tables and the events."""
+    hold = Hold(kind, "payment", "id", "CarRideAccepted", 1.0, "the error", 2, letters=4)
+    hold = hold._replace(queue="PaymentDlq", command="./carride redrive payment --letter=x")
+    tables = {"PaymentTable": {"state": "captured"}}
+    ride = Ride("order_01", "paid", (), tables, (), holds=(hold,))
     shown = printed(ride).splitlines()
-    assert f"4 letters of it in {letter.queue}" in shown[1]
-    assert f"./carride redrive {letter.queue}" in shown[1]
-    assert "PaymentTable" in shown[2]
+    assert kind in shown[1]
+    assert ("payment" in shown[1]) is (kind not in (Kind.BROKEN, Kind.OVERDUE))
+    assert "the error" in shown[1]
+    assert shown[2].strip() == hold.command
+    assert "PaymentTable" in shown[3]
 
 
 def test_the_first_line_of_a_ride_has_its_settlement() -> None:

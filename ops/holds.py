@@ -1,0 +1,53 @@
+"""What holds a ride: facts, of which each page and verb makes its own sentences. No I/O."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """How something holds a ride: what an operator has to look at comes first."""
+
+    BROKEN = "broken"
+    """The audit says that tables and events contradict each other."""
+    LOST = "lost"
+    GIVEN_UP = "given up"
+    OVERDUE = "overdue"
+    CRASHED = "crashed"
+    RETRYING = "retrying"
+    RUNNING = "running"
+    """An attempt holds the key, and has run for seconds."""
+    WAITING = "waiting"
+    """No delivery of the event is known."""
+
+
+class Hold(NamedTuple):
+    """Something that holds a ride."""
+
+    kind: Kind
+    consumer: str = ""
+    """Empty if it is the whole ride."""
+    event_id: str = ""
+    type: str = ""
+    """Of the event."""
+    since_ms: float | None = None
+    """Since when; None if nobody knows."""
+    error: str = ""
+    """The newest error, or what the audit says; empty if there is none."""
+    attempts: int = 0
+    due_ms: float | None = None
+    """When the next attempt begins, or the lease of this one ends; None if nobody knows."""
+    letters: int = 0
+    letter_id: str = ""
+    """SQS's id of a letter; empty if it was not read."""
+    queue: str = ""
+    """The logical id of the queue with its letters."""
+    redriven: int = 0
+    """How often its letters were redriven in the last 30 days."""
+    command: str = ""
+    """Shows what would help, or tells more; empty if it ends by itself."""
+
+
+def in_order(holds: list[Hold]) -> tuple[Hold, ...]:
+    """Return what holds a ride: by kind, and then the newest first."""
+    ranks = [*Kind]
+    return tuple(sorted(holds, key=lambda hold: (ranks.index(hold.kind), -(hold.since_ms or 0))))
