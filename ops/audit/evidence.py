@@ -55,7 +55,9 @@ CONSUMERS: Final = (
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )
 
-LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
+LOG_RULE: Final = "CarRideLogRule"
+"""It logs every event."""
+LOG_RULE_DLQ: Final = f"{LOG_RULE}Dlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
     LOG_RULE_DLQ,
@@ -240,8 +242,8 @@ class Evidence(NamedTuple):
     to receive them."""
     routes: Mapping[str, str] = {}
     """The state of each route whose deliveries the audit cannot count, by name."""
-    broken_routes: Collection[str] = ()
-    """Why such routes deliver nothing."""
+    broken_routes: Mapping[str, str] = {}
+    """Why such a route delivers nothing, by name."""
     archived: int = 0
     """Events in the bus's archive, as far as EventBridge has counted them."""
     at: datetime = NEVER

@@ -508,7 +508,7 @@ def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> list[str
 
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:
     """Yield the reasons why the evidence does not show whether something is lost."""
-    yield from evidence.broken_routes
+    yield from evidence.broken_routes.values()
     if evidence.log_is_gone:
         effects = counted(sum(account.effects for account in consumers.values()), "effect")
         archived = counted(evidence.archived, "event")

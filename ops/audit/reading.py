@@ -59,7 +59,7 @@ _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
 _AUDITED_RULES: Final = {
-    "CarRideLogRule": "events are not logged",
+    evidence.LOG_RULE: "events are not logged",
     "PartnersRule": "partners get nothing",
     "PartnersIdempotencyIdRule": "partners get no event with idempotencyId",
     "PartnersOlderRule": "partners get no event in the older envelope",
@@ -558,7 +558,8 @@ class _Routes(NamedTuple):
     """The routes whose deliveries the audit cannot count."""
 
     states: dict[str, str]
-    broken: list[str]
+    broken: dict[str, str]
+    """Why one delivers nothing, by name."""
     archived: int
     """The number of events in the archive."""
 
@@ -566,7 +567,7 @@ class _Routes(NamedTuple):
 def _routes(stack: StackRef, logged: Iterable[Published]) -> _Routes:
     """Return the state of the log's and the partners' routes, and of the archive."""
     archive = _archive(stack)
-    found = _Routes({}, [], archive.get("EventCount", 0))
+    found = _Routes({}, {}, archive.get("EventCount", 0))
     for rule, effect in _AUDITED_RULES.items():
         _add_rule(found, stack, rule, effect)
     subscriptions = f"{_subscriptions(stack)} subscriptions"
@@ -584,7 +585,7 @@ def _add_rule(found: _Routes, stack: StackRef, rule: str, effect: str) -> None:
     rules = stack.named("AWS::Events::Rule")
     events = stack.client("events")
     if rule not in rules:
-        found.broken.append(f"the stack has no {rule}: {effect}")
+        found.broken[rule] = f"the stack has no {rule}: {effect}"
         return
     name = rules[rule]
     bus = stack.outputs["CarRideBusName"]
@@ -593,7 +594,7 @@ def _add_rule(found: _Routes, stack: StackRef, rule: str, effect: str) -> None:
     targets = len(answer["Targets"])
     found.states[rule] = f"{state}, {targets} targets"
     if state != _ENABLED or not targets:
-        found.broken.append(f"{rule} is {state} with {targets} targets: {effect}")
+        found.broken[rule] = f"{rule} is {state} with {targets} targets: {effect}"
 
 
 def _named(withheld: Sequence[Published]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from carride_idempotency import observation
-from ops.audit.evidence import DeadLettered, Delivered, Evidence, Published, RideItem
+from ops.audit.evidence import LOG_RULE, DeadLettered, Delivered, Evidence, Published, RideItem
 
 
 def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
@@ -41,7 +41,7 @@ def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
         outbox=outbox,
         unread=unread,
         routes=routes,
-        broken_routes=list(_broken_routes(found)),
+        broken_routes=dict(_broken_routes(found)),
         forgotten=forgotten,
         redriven=redriven,
         archived=sum(evidence.archived for evidence in regions),
@@ -57,12 +57,12 @@ def _published(found: Iterable[tuple[str, Evidence]]) -> Iterable[Published]:
                 yield event
 
 
-def _broken_routes(found: Iterable[tuple[str, Evidence]]) -> Iterable[str]:
+def _broken_routes(found: Iterable[tuple[str, Evidence]]) -> Iterable[tuple[str, str]]:
     """Yield the broken routes of the log. Partners are served by a region that is not fenced."""
     for region, evidence in found:
-        for why in evidence.broken_routes:
-            if "Log" in why:
-                yield f"{region}: {why}"
+        for rule, why in evidence.broken_routes.items():
+            if rule == LOG_RULE:
+                yield f"{region}: {rule}", f"{region}: {why}"
 
 
 def _items(regions: Iterable[Evidence], deliveries: Iterable[Delivered]) -> list[RideItem]:

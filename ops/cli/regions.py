@@ -1,6 +1,6 @@
 """The verbs of a stack in two regions."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
@@ -71,10 +71,16 @@ def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENC
     )
 
 
+class Regions(NamedTuple):
+    """Both regions of a stack, the primary first."""
+
+    regions: tuple[RegionState, ...]
+
+
 @reads("failover status")
-def failover_status(session: Session) -> dict[str, tuple[RegionState, ...]]:
+def failover_status(session: Session) -> Regions:
     """Show which region works: fences, and replays that have not ended."""
-    return {"regions": states(*session.pair)}
+    return Regions(states(*session.pair))
 
 
 @acts("failover back")

@@ -230,7 +230,10 @@ LOSSES: Final[dict[str, tuple[str, Changes]]] = {
         NOTHING,
     ),
     "messages are hidden by another reader": (HIDDEN, UNPAID | {"unread": {"PaymentDlq": 1}}),
-    "partners get nothing": (f"cannot tell: {DISABLED}", {"broken_routes": [DISABLED]}),
+    "partners get nothing": (
+        f"cannot tell: {DISABLED}",
+        {"broken_routes": {"PartnersRule": DISABLED}},
+    ),
 }
 
 
