@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import batched
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jmespath
 from msgspec import Struct
