@@ -79,7 +79,7 @@ def make_handler(
     store = open_store(settings.idempotency_store, transport=transport)
     consumer = Consumer("payment", store, **ride_events(settings, policy))
 
-    def decided_once(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
+    def ask_and_decide(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
         """Ask the gateway for what an event needs, and decide what follows, from one reading.
 
         The result has the payment's row as it is after what this run has recorded: `effects` writes
@@ -110,18 +110,18 @@ def make_handler(
             raise
         return seen, decision
 
-    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
-        """Decide, and decide again if another run has changed the payment meanwhile."""
+    def ask_until_decided(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
+        """Ask and decide, again if another run has changed the payment meanwhile."""
         for _ in range(_DECISIONS):
             try:
-                return decided_once(event, operation)
+                return ask_and_decide(event, operation)
             except PaymentChangedError:
                 continue
         raise RetryableError(f"{event.subject} was changed {_DECISIONS} times meanwhile")
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen, decision = decided(event, operation)
+        seen, decision = ask_until_decided(event, operation)
         writes = effects(table, event, seen, decision, outbox=outbox, now=now())
         operation.write(*writes)
 
