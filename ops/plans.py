@@ -11,15 +11,15 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from carride_idempotency.operators.plans import (
     LIVES,
     PlanChangedError,
     PlanError,
     PlanFolder,
+    Planning,
     SavedPlan,
-    is_plan_id,
     new_plan_id,
     refuse_unseen,
 )
@@ -29,7 +29,6 @@ from ops.stack import OperatorError, StackRef, account_of
 __all__ = [
     "LIVES",
     "PLANS",
-    "Command",
     "StalePlanError",
     "named",
     "new_id",
@@ -45,8 +44,6 @@ __all__ = [
 
 PLANS: Final = Path(os.environ.get("CARRIDE_PLANS", ROOT / ".carride" / "plans"))
 """The folder of the plans. Where it cannot be one, as /dev/null, no plan is kept."""
-_COMMON: Final = {"--yes", "--json"}
-"""Options that do not change what is planned."""
 _CHOOSING: Final = {"--stack", "--region"}
 """Options that choose the stack. A plan is bound to the stack itself."""
 
@@ -65,15 +62,7 @@ class StalePlanError(OperatorError):
         self.changed = error.changes
 
 
-class Command(NamedTuple):
-    """A command line that was typed, and the plan that it makes or carries out."""
-
-    plan: SavedPlan
-    was_shown: bool
-    """Whether the plan was shown before, and is to be carried out now."""
-
-
-_command: ContextVar[Command | None] = ContextVar("command", default=None)
+_command: ContextVar[Planning | None] = ContextVar("command", default=None)
 
 
 def now() -> datetime:
@@ -92,41 +81,16 @@ def new_id() -> str:
 def typed(arguments: Sequence[str]) -> Iterator[None]:
     """Have verbs plan for a command line: for a plan of its own, or for one that was shown.
 
-    With ``--yes`` that is the plan that ``--plan`` names, or else the newest of the same words.
-
     Raises:
         OperatorError: ``--plan`` names a plan that is not there.
     """
-    words, options = _apart(arguments)
-    name = options.get("--plan")
-    if name is not None and not is_plan_id(name):
-        raise OperatorError(f"{name} cannot be the id of a plan: write eight digits from 0 to f")
-    shown = _shown(words, name) if "--yes" in options else None
-    plan = shown or SavedPlan(name or new_plan_id(), datetime.now(UTC), words)
-    token = _command.set(Command(plan, was_shown=shown is not None))
+    with _told():
+        planning = Planning(_folder(), without_secrets(arguments), _CHOOSING)
+    token = _command.set(planning)
     try:
         yield
     finally:
         _command.reset(token)
-
-
-def _apart(arguments: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the words that say what is planned, and the other options with their values."""
-    words = list[str]()
-    options = dict[str, str]()
-    left = iter(without_secrets(arguments))
-    for word in left:
-        if word == "--":
-            words += [word, *left]
-        elif word in _COMMON:
-            options[word] = ""
-        elif word == "--plan":
-            options[word] = next(left, "")
-        elif word.startswith("--plan="):
-            options["--plan"] = word.removeprefix("--plan=")
-        else:
-            words.append(word)
-    return tuple(words), options
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
@@ -155,36 +119,6 @@ def _told() -> Iterator[None]:
         raise StalePlanError(error) from error
     except PlanError as error:
         raise OperatorError(str(error)) from error
-
-
-def _shown(words: tuple[str, ...], name: str | None) -> SavedPlan | None:
-    """Return the plan to carry out, or None if none was shown for these words.
-
-    One that is named may have been shown with other options for the same stack: `take` refuses it
-    on another one.
-    """
-    with _told():
-        folder = _folder()
-        if name is not None:
-            plan = folder.named(name)
-            if _without_stack(plan.words) == _without_stack(words):
-                return plan
-        return folder.shown(words, name)
-
-
-def _without_stack(words: Iterable[str]) -> list[str]:
-    """Return the words of a command without the options that choose its stack."""
-    found = list[str]()
-    left = iter(words)
-    for word in left:
-        if word == "--":
-            return [*found, word, *left]
-        name, is_one_word, _ = word.partition("=")
-        if name not in _CHOOSING:
-            found.append(word)
-        elif not is_one_word:
-            next(left, "")
-    return found
 
 
 def named(name: str) -> SavedPlan:
@@ -252,14 +186,8 @@ def save(
     command = _command.get()
     if command is None:
         return None
-    plan = command.plan._replace(
-        exact=exact,
-        places=tuple(_places_of(stacks)),
-        is_empty=is_empty,
-        shown=tuple(shown),
-    )
-    _unmark(plan.id)
-    return _folder().save(plan)
+    _unmark(command.plan.id)
+    return command.save(exact, _places_of(stacks), is_empty=is_empty, shown=tuple(shown))
 
 
 def take(exact: Any, stacks: Iterable[StackRef], *, must_be_shown: bool = False) -> str | None:
@@ -277,17 +205,16 @@ def take(exact: Any, stacks: Iterable[StackRef], *, must_be_shown: bool = False)
             with _told():
                 refuse_unseen()
         return None
-    plan = command.plan
     with _told():
         places = _known(_places_of(stacks))
     try:
         with _told():
-            name = _folder().take(plan, exact, places)
+            name = command.take(exact, places, must_be_shown=must_be_shown)
     except OperatorError:
-        if _file_of(plan.id).exists():
-            _mark_of(plan.id).touch()
+        if _file_of(command.plan.id).exists():
+            _mark_of(command.plan.id).touch()
         raise
-    _unmark(name)
+    _unmark(command.plan.id)
     return name
 
 

@@ -20,7 +20,6 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
-from carride_idempotency.clock import epoch_ms
 from carride_idempotency.errors import ConfigurationError, StoreError
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.operators.arguments import (
@@ -51,10 +50,7 @@ from carride_idempotency.operators.letters import Letter
 from carride_idempotency.operators.plans import (
     PlanError,
     PlanFolder,
-    SavedPlan,
-    is_plan_id,
-    new_plan_id,
-    refuse_unseen,
+    Planning,
     what_yes_does,
 )
 from carride_idempotency.operators.reading import records_in
@@ -91,7 +87,6 @@ _SHOWN: Final = 20
 _LEFT_TO_DO: Final = 1
 _WRONG: Final = 2
 _INTERRUPTED: Final = 130
-_DO_NOT_CHANGE_THE_PLAN: Final = {"--yes", "--json"}
 _PASSWORD: Final = re.compile(r"(?<=://)([^@/\s]*):([^@/\s]*)@")
 
 
@@ -457,48 +452,21 @@ def _plans() -> PlanFolder:
 
 
 class _Command:
-    """A command line as it was typed, with the plan that it makes or carries out."""
+    """A command line as it was typed, and the store that it changes."""
 
     def __init__(self, typed: Sequence[str], options: argparse.Namespace) -> None:
-        self._place = without_password(options.store)
-        self._words = tuple(_words(typed))
-        self._folder = _plans()
-        named = getattr(options, "plan", None)
-        if named is not None and not is_plan_id(named):
-            raise UsageError(f"{named} cannot be the id of a plan: write eight digits from 0 to f")
-        yes = getattr(options, "yes", False)
-        self._shown = self._folder.shown(self._words, named) if yes else None
-        self._name = named or new_plan_id()
-
-    @property
-    def now_ms(self) -> int:
+        self._places = [without_password(options.store)]
+        self._planning = Planning(_plans(), map(without_password, typed))
+        self.now_ms = int(self._planning.plan.made.timestamp() * 1000)
         """The time as of which it is planned: that of the preview, if one is carried out."""
-        return epoch_ms() if self._shown is None else int(self._shown.made.timestamp() * 1000)
 
     def save(self, exact: Any) -> str | None:
         """Keep what was shown, and return the plan's id; None if that is not possible."""
-        plan = SavedPlan(self._name, datetime.now(UTC), self._words, (self._place,), _plain(exact))
-        return self._folder.save(plan)
+        return self._planning.save(_plain(exact), self._places)
 
     def take(self, exact: Any, *, must_be_shown: bool) -> None:
-        """Check that what was shown is still so, if it was shown.
-
-        If it was not, it is refused on a terminal, should it be one that ``must_be_shown``.
-        """
-        if self._shown is not None:
-            self._folder.take(self._shown, _plain(exact), [self._place])
-        elif must_be_shown:
-            refuse_unseen()
-
-
-def _words(typed: Sequence[str]) -> Iterable[str]:
-    """Yield the words that say what is planned."""
-    left = iter(typed)
-    for word in left:
-        if word == "--plan":
-            next(left, None)
-        elif word not in _DO_NOT_CHANGE_THE_PLAN and not word.startswith("--plan="):
-            yield without_password(word)
+        """Check that what was shown is still so; on a terminal, that it was, if it must be."""
+        self._planning.take(_plain(exact), self._places, must_be_shown=must_be_shown)
 
 
 def without_password(word: str) -> str:

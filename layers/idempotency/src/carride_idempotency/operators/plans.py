@@ -10,7 +10,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +20,7 @@ LIVES: Final = timedelta(hours=1)
 """How long a plan can be carried out."""
 _KEPT: Final = timedelta(days=1)
 """How long the file of an expired plan refuses the same words with `--yes`."""
+_DO_NOT_CHANGE_THE_PLAN: Final = {"--yes", "--json"}
 _MOST_DIFFERENCES: Final = 10
 _LONGEST_VALUE: Final = 80
 is_plan_id = re.compile(r"[0-9a-f]{8}").fullmatch
@@ -121,8 +122,13 @@ class PlanFolder:
             "run the command without --yes for a new one"
         )
 
-    def shown(self, words: tuple[str, ...], name: str | None) -> SavedPlan | None:
+    def shown(
+        self, words: tuple[str, ...], name: str | None, choosing: Collection[str] = ()
+    ) -> SavedPlan | None:
         """Return the plan to carry out, or None if none was shown for these words.
+
+        One that is named may have been shown with other ``choosing`` options, which say where:
+        `take` refuses it elsewhere.
 
         Raises:
             PlanError: ``name`` is not a plan of these words; or what was shown has expired, or
@@ -131,7 +137,7 @@ class PlanFolder:
         if name is None:
             return self._newest(words)
         plan = self.named(name)
-        if plan.words != words:
+        if _without(plan.words, choosing) != _without(words, choosing):
             raise PlanError(
                 f"the plan {name} is one of `{self.program} {shlex.join(plan.words)}`: "
                 "run that with --yes"
@@ -222,6 +228,21 @@ class PlanFolder:
         return self.folder / f"{plan.id}.json"
 
 
+def _without(words: Iterable[str], options: Collection[str]) -> list[str]:
+    """Return the words of a command without some options and their values."""
+    found = list[str]()
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            return [*found, word, *left]
+        name, is_one_word, _ = word.partition("=")
+        if name not in options:
+            found.append(word)
+        elif not is_one_word:
+            next(left, "")
+    return found
+
+
 def _has_expired(plan: SavedPlan) -> bool:
     return not timedelta() <= datetime.now(UTC) - plan.made <= LIVES
 
@@ -270,6 +291,79 @@ def _refusal(plan: SavedPlan, changes: Sequence[str]) -> str:
             "Run the command without --yes to see what it would do now",
         ]
     )
+
+
+# ── A command ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Planning:
+    """A command line that was typed, and the plan that it makes or carries out.
+
+    With ``--yes`` that is the plan that ``--plan`` names, or else the newest of the same words.
+
+    Args:
+        folder: keeps the plans.
+        typed: the command line, without anything secret.
+        choosing: options that choose what is changed. A plan is bound to that itself.
+
+    Raises:
+        PlanError: ``--plan`` names a plan that is not there, or what was shown has expired.
+    """
+
+    def __init__(
+        self, folder: PlanFolder, typed: Iterable[str], choosing: Collection[str] = ()
+    ) -> None:
+        words, options = _apart(typed)
+        name = options.get("--plan")
+        if name is not None and not is_plan_id(name):
+            raise PlanError(f"{name} cannot be the id of a plan: write eight digits from 0 to f")
+        shown = folder.shown(words, name, choosing) if "--yes" in options else None
+        self._folder = folder
+        self.was_shown = shown is not None
+        """Whether the plan was shown before, and is to be carried out now."""
+        self.plan = shown or SavedPlan(name or new_plan_id(), datetime.now(UTC), words)
+        """Its time is that as of which is planned: that of the preview, if it is carried out."""
+
+    def save(self, exact: Any, places: Iterable[str], **shown: Any) -> str | None:
+        """Keep what is shown, and return the plan's id; None if plans cannot be kept.
+
+        ``shown`` are further fields of `SavedPlan`.
+        """
+        return self._folder.save(self.plan._replace(exact=exact, places=tuple(places), **shown))
+
+    def take(self, exact: Any, places: Iterable[str], *, must_be_shown: bool) -> str | None:
+        """Take the plan that was shown out of the folder, and return its id.
+
+        Return None if none was shown: then what is planned now is carried out, unless it
+        ``must_be_shown`` and standard input is a terminal.
+
+        Raises:
+            PlanError: what was shown has changed, and the plan stays; or nothing was shown.
+        """
+        if self.was_shown:
+            return self._folder.take(self.plan, exact, places)
+        if must_be_shown:
+            refuse_unseen()
+        return None
+
+
+def _apart(typed: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the words that say what is planned, and the other options with their values."""
+    words = list[str]()
+    options = dict[str, str]()
+    left = iter(typed)
+    for word in left:
+        if word == "--":
+            words += [word, *left]
+        elif word in _DO_NOT_CHANGE_THE_PLAN:
+            options[word] = ""
+        elif word == "--plan":
+            options[word] = next(left, "")
+        elif word.startswith("--plan="):
+            options["--plan"] = word.removeprefix("--plan=")
+        else:
+            words.append(word)
+    return tuple(words), options
 
 
 # ── Differences ───────────────────────────────────────────────────────────────────────────────────
