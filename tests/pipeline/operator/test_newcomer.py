@@ -1,4 +1,4 @@
-"""A newcomer deploys, upgrades, rolls back and removes the application with README's commands.
+"""A newcomer deploys, invokes, replays, upgrades, rolls back and removes, with README's commands.
 
 The stage is `dev`, as on an account: the engine allows a function what its role allows, and the API
 knows its callers by their signatures.
@@ -18,7 +18,7 @@ import pytest
 from local.local_aws import LocalAws
 from tools.transformed import ROOT
 
-pytestmark = pytest.mark.peer  # it builds and deploys four times, which takes two minutes
+pytestmark = pytest.mark.peer  # it builds and deploys five times, which takes three minutes
 
 REGION: Final = "us-west-2"
 """README's."""
@@ -92,6 +92,19 @@ class Newcomer:
         assert f"{ride} is paid" in self.types(look.replace("ORDER", ride))
         return ride
 
+    def replays(self) -> str:
+        """Replay as README does; return what the commands print."""
+        printed = self.types(block(README, "./carride replay plan"))
+        self.cloud.wait_until_quiet()
+        return printed
+
+    def events_taken(self) -> int:
+        """Return how many events took effect at the ride history."""
+        stack = self.cloud.stack("carride", region=REGION)
+        table = stack.outputs["RideHistoryTableName"]
+        found = self.cloud.client("dynamodb", REGION).scan(TableName=table, Select="COUNT")
+        return int(found["Count"])
+
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Newcomer]:
@@ -110,10 +123,22 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Newcomer]:
         yield Newcomer(folder, cloud)
 
 
+def test_a_function_is_invoked_on_this_machine_alone(newcomer: Newcomer) -> None:
+    """README's command has all that it needs, and the event takes effect."""
+    (command,) = re.findall(r"`make (invoke FUNCTION=[^`]+)`", README)
+    assert '"outcome": "New"' in newcomer.types(f"{MAKE} {command}")
+
+
 def test_the_application_is_deployed_upgraded_rolled_back_and_removed(newcomer: Newcomer) -> None:
-    """In each version a ride is booked, driven and paid, and an earlier one stays paid."""
+    """In each version a ride is booked, driven and paid, and an earlier one stays paid.
+
+    Its events are replayed and take no second effect.
+    """
     newcomer.types(block(README, "export AWS_REGION"))
     first = newcomer.rides()
+    taken = newcomer.events_taken()
+    assert f"ride-history {taken} recognised" in newcomer.replays()
+    assert newcomer.events_taken() == taken > 0
     first_code = newcomer.code()
     upgrade = block(UPGRADE, "make build && sam deploy").splitlines()[0]
 
