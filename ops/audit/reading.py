@@ -58,7 +58,7 @@ _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
-_AUDITED_RULES: Final = {
+AUDITED_RULES: Final = {
     evidence.LOG_RULE: "events are not logged",
     "PartnersRule": "partners get nothing",
     "PartnersIdempotencyIdRule": "partners get no event with idempotencyId",
@@ -568,7 +568,7 @@ def _routes(stack: StackRef, logged: Iterable[Published]) -> _Routes:
     """Return the state of the log's and the partners' routes, and of the archive."""
     archive = _archive(stack)
     found = _Routes({}, {}, archive.get("EventCount", 0))
-    for rule, effect in _AUDITED_RULES.items():
+    for rule, effect in AUDITED_RULES.items():
         _add_rule(found, stack, rule, effect)
     subscriptions = f"{_subscriptions(stack)} subscriptions"
     found.states["partners' topic"] = f"{subscriptions}, whose deliveries the audit cannot see"

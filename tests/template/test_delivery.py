@@ -14,6 +14,7 @@ from carride_idempotency.stores.transport import botocore_transport
 from carride_idempotency.testing import sqs_event
 from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from infrastructure.rules import house_rules
+from ops.audit.reading import AUDITED_RULES
 from tests.kit.rides import Life
 from tests.template.deployment import Deployment
 from tests.world.wiring import wiring
@@ -73,6 +74,16 @@ def test_a_rule_requires_each_value_that_its_target_is_given() -> None:
             assert {*paths} <= known, name
             read.update(paths)
     assert "$.detail.sequence" in read
+
+
+def test_the_audit_looks_at_each_rule_of_partners() -> None:
+    """Only the state of such a rule tells that it delivers nothing."""
+    of_partners = {
+        name
+        for name, rule in stack().of_type("AWS::Events::Rule").items()
+        if any(target["Arn"] == {"Ref": "PartnersTopic"} for target in rule["Targets"])
+    }
+    assert of_partners == {name for name in AUDITED_RULES if name.startswith("Partners")}
 
 
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────
