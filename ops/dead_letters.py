@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from carride_idempotency.operators.choosing import normalised, short_id
 from carride_idempotency.operators.forms import Content
-from carride_idempotency.operators.site import Found, Verdict
+from carride_idempotency.operators.site import Received, Verdict
 from carride_idempotency.record_items import record_of
 from ops import records, tables
 from ops.audit.evidence import CONSUMERS, MARKS
@@ -134,7 +134,7 @@ def counts_of(stack: StackRef) -> Counter[str]:
 
 
 def failures(
-    stack: StackRef, names: Iterable[str], /, *, judge: Callable[[Found[DeadLetter]], Verdict]
+    stack: StackRef, names: Iterable[str], /, *, judge: Callable[[Received[DeadLetter]], Verdict]
 ) -> DeadLetters:
     """Return what lies in dead-letter queues. Every letter stays in its queue.
 
@@ -235,7 +235,7 @@ def received_from(
     at_once: int = _AT_ONCE,
     hidden_s: int = GLIMPSE_SECONDS,
     reads_s: float | None = None,
-) -> Generator[Found[DeadLetter]]:
+) -> Generator[Received[DeadLetter]]:
     """Yield every visible letter of a queue with its record, or those with these ``ids``.
 
     Other readers do not see a letter for ``hidden_s`` seconds, or for longer if reading takes
@@ -252,7 +252,7 @@ def received_from(
                 redriven = counts.get(count_key(letter) or "", 0)
                 item = items.get(letter.key or "")
                 record = record_of(item) if item else None
-                yield Found(replace(letter, redriven=redriven), record, message["ReceiptHandle"])
+                yield Received(replace(letter, redriven=redriven), record, message["ReceiptHandle"])
 
 
 def _records_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tables.Wire]:

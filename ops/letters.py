@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from carride_idempotency.operators.site import Found, Verdict
+from carride_idempotency.operators.site import Received, Verdict
 from ops.dead_letters import (
     DeadLetter,
     DeadLetters,
@@ -74,11 +74,11 @@ def _letter(stack: StackRef, name: str) -> DeadLetter | None:
     raise OperatorError(f"{name}: {problem}; `./carride letters` shows the groups")
 
 
-def judge_of(stack: StackRef) -> Callable[[Found[DeadLetter]], Verdict]:
+def judge_of(stack: StackRef) -> Callable[[Received[DeadLetter]], Verdict]:
     """Return what says of a letter what a redrive would do that may release its key."""
     known = cache(lambda queue: predictor_of(stack, queue))
 
-    def judge(found: Found[DeadLetter]) -> Verdict:
+    def judge(found: Received[DeadLetter]) -> Verdict:
         return verdict_if_released(found.letter, found.record, known(found.letter.queue))
 
     return judge

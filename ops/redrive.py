@@ -20,7 +20,7 @@ from carride_idempotency.operators.redriving import (
     RedrivePlan,
     plan_redrive,
 )
-from carride_idempotency.operators.site import Found, Site, TargetAnswer, Trial, Verdict
+from carride_idempotency.operators.site import Received, Site, TargetAnswer, Trial, Verdict
 from carride_idempotency.stores.transport import BotocoreTransport
 from ops.audit.evidence import CONSUMERS, MARKS, RECORD_TABLES
 from ops.audit.queues import peek, waiting
@@ -71,7 +71,7 @@ class StackSite(Site[DeadLetter]):
 
     def letters(
         self, ids: Collection[str] | None = None, hidden_s: int | None = None
-    ) -> Generator[Found[DeadLetter]]:
+    ) -> Generator[Received[DeadLetter]]:
         """Receive the letters of the queues, each with its record."""
         how: dict[str, Any] = {"ids": ids}
         if hidden_s is not None:
@@ -102,7 +102,7 @@ class StackSite(Site[DeadLetter]):
 
     def verdict(
         self,
-        found: Found[DeadLetter],
+        found: Received[DeadLetter],
         now_ms: int,  # noqa: ARG002 - the consumer's code has its own clock
         *,
         releases: bool,
@@ -122,7 +122,7 @@ class StackSite(Site[DeadLetter]):
         trial = Trial.UNKNOWN if letter.consumer else Trial.SUCCEEDED
         return TargetAnswer(trial, "it was sent", is_taken=True)
 
-    def delete(self, found: Found[DeadLetter]) -> None:
+    def delete(self, found: Received[DeadLetter]) -> None:
         """Delete a letter that was sent, and count that it was."""
         _count(self._stack, found.letter)
         url = url_of(self._stack, found.letter.queue)

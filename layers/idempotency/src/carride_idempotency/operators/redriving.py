@@ -26,7 +26,7 @@ from carride_idempotency.operators.changing import ChangeRefusedError, carry_out
 from carride_idempotency.operators.explaining import explain
 from carride_idempotency.operators.site import (
     AnyLetter,
-    Found,
+    Received,
     Site,
     TargetAnswer,
     Trial,
@@ -186,7 +186,7 @@ def plan_redrive[L: AnyLetter](
 
 
 def _judged[L: AnyLetter](
-    site: Site[L], found: Found[L], now_ms: int, *, releases: bool
+    site: Site[L], found: Received[L], now_ms: int, *, releases: bool
 ) -> PlannedLetter[L]:
     """Return a letter without its event, and what a redrive would do with it now."""
     return PlannedLetter(
@@ -442,7 +442,7 @@ class Redrive[L: AnyLetter]:
             for found in letters:
                 self._send(found)
 
-    def _received(self, ids: Iterable[str]) -> Generator[Found[L]]:
+    def _received(self, ids: Iterable[str]) -> Generator[Received[L]]:
         """Yield the letters with these ids; all others are made visible again."""
         wanted = set(ids)
         with closing(self._site.letters({*wanted}, self._hidden_s)) as letters:
@@ -452,7 +452,7 @@ class Redrive[L: AnyLetter]:
 
     # ── A letter ──────────────────────────────────────────────────────────────────────────────────
 
-    def _send(self, found: Found[L]) -> tuple[_Ready, TargetAnswer]:
+    def _send(self, found: Received[L]) -> tuple[_Ready, TargetAnswer]:
         """Send a letter that would not return by now, and delete it if its target took it."""
         ready = self._prepared(found, self._unsent[found.letter.id])
         if ready.problem is None:
@@ -470,7 +470,7 @@ class Redrive[L: AnyLetter]:
         self._progress(f"letters that are sent: {self._sent:,} of {self._planned:,}")
         return ready, answer
 
-    def _prepared(self, found: Found[L], planned: PlannedLetter[L]) -> _Ready:
+    def _prepared(self, found: Received[L], planned: PlannedLetter[L]) -> _Ready:
         """Judge a letter again, and release its key if that is due."""
         judged = _judged(self._site, found, self._clock(), releases=self._plan.release)
         if judged.verdict.goes and judged.event != planned.event:

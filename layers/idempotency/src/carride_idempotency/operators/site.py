@@ -80,7 +80,7 @@ class AnyLetter(Protocol):
         """Return it without its event, which may be a megabyte."""
 
 
-class Found[L: AnyLetter](NamedTuple):
+class Received[L: AnyLetter](NamedTuple):
     """A letter that was received, with the record of its key."""
 
     letter: L
@@ -102,7 +102,7 @@ class Site[L: AnyLetter](ABC):
     @abstractmethod
     def letters(
         self, ids: Collection[str] | None = None, hidden_s: int | None = None
-    ) -> Generator[Found[L]]:
+    ) -> Generator[Received[L]]:
         """Receive letters, all or those with these ids. Those that are not deleted show again.
 
         They are hidden for ``hidden_s`` seconds, and each has its record as it is when its turn
@@ -122,7 +122,7 @@ class Site[L: AnyLetter](ABC):
         """Return the store that has the record of a key."""
 
     @abstractmethod
-    def verdict(self, found: Found[L], now_ms: int, *, releases: bool) -> Verdict:
+    def verdict(self, found: Received[L], now_ms: int, *, releases: bool) -> Verdict:
         """Return what becomes of a letter now, if its key may or may not be released."""
 
     @abstractmethod
@@ -130,7 +130,7 @@ class Site[L: AnyLetter](ABC):
         """Send the event of a letter to the target."""
 
     @abstractmethod
-    def delete(self, found: Found[L]) -> None:
+    def delete(self, found: Received[L]) -> None:
         """Delete a letter that the target has taken."""
 
     def may_fail(self, verdict: Verdict) -> bool:

@@ -17,7 +17,7 @@ from carride_idempotency.operators.explaining import is_held
 from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
 from carride_idempotency.operators.queues import GLIMPSE_SECONDS, peek, waiting
 from carride_idempotency.operators.redriving import POSTPONED
-from carride_idempotency.operators.site import Found, Site, TargetAnswer, Trial, Verdict
+from carride_idempotency.operators.site import Received, Site, TargetAnswer, Trial, Verdict
 from carride_idempotency.protocol.decision import has_crashed, is_corrupt
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record, unknown_calls
 from carride_idempotency.stores import Store
@@ -77,14 +77,14 @@ class QueueSite(Site[Letter]):
 
     def letters(
         self, ids: Collection[str] | None = None, hidden_s: int | None = None
-    ) -> Generator[Found[Letter]]:
+    ) -> Generator[Received[Letter]]:
         """Receive letters, all or those with these ids."""
         with closing(peek(self._sqs, self.name, hidden_s or GLIMPSE_SECONDS)) as messages:
             for message in messages:
                 if ids is None or message["MessageId"] in ids:
                     letter = letter_in(message)
                     record = None if letter.key is None else self._store.read(letter.key)
-                    yield Found(letter, record, message["ReceiptHandle"])
+                    yield Received(letter, record, message["ReceiptHandle"])
 
     def count(self, *, hidden: bool) -> int:
         """Return about how many letters can be received, or are hidden by other readers."""
@@ -101,7 +101,7 @@ class QueueSite(Site[Letter]):
         """Return the store."""
         return self._store
 
-    def verdict(self, found: Found[Letter], now_ms: int, *, releases: bool) -> Verdict:
+    def verdict(self, found: Received[Letter], now_ms: int, *, releases: bool) -> Verdict:
         """Return what becomes of a letter whose key has this record."""
         return verdict_on(found.letter, found.record, now_ms, releases=releases)
 
@@ -109,7 +109,7 @@ class QueueSite(Site[Letter]):
         """Send the event of a letter to the target."""
         return self._target.send(letter)
 
-    def delete(self, found: Found[Letter]) -> None:
+    def delete(self, found: Received[Letter]) -> None:
         """Delete a letter that the target has taken."""
         self._sqs.delete_message(QueueUrl=self.name, ReceiptHandle=found.receipt)
 
