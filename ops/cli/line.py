@@ -215,7 +215,8 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
         if common.as_json:
             _print({"changed": error.changed}, as_json=True)
         raise
-    session.say(plan.preview)
+    if name is None:  # nobody has seen it
+        session.say(plan.preview)
     result = _recorded(plan.stacks, plan.do, plan=name, exact=exact)
     _print(result, as_json=common.as_json)
     return verb.status(result)

@@ -155,6 +155,20 @@ def test_a_plan_is_carried_out_once(changing: Changing) -> None:
     assert len(changing.done) == 2
 
 
+@pytest.mark.parametrize("was_shown", [True, False])
+def test_a_plan_that_was_shown_is_not_shown_again(
+    changing: Changing, capsys: pytest.CaptureFixture[str], *, was_shown: bool
+) -> None:
+    """What nobody has seen is shown before it is done."""
+    changing.state = "from one to two"
+    if was_shown:
+        changing.run("change", *AT_HOME)
+    capsys.readouterr()
+    assert changing.run("change", *AT_HOME, "--yes") == 0
+    assert (changing.state in capsys.readouterr().out) is not was_shown
+    assert changing.done == [changing.state]
+
+
 def test_a_plan_belongs_to_its_words_and_its_stack(changing: Changing, folder: Path) -> None:
     """Another command cannot carry it out, and it never reaches another stack."""
     assert changing.run("change", "a", "--plan=0123abcd", *AT_HOME) == 0
