@@ -106,9 +106,7 @@ _ROWS: Final = (
     _Row(_ALARMS, "FILL(payment, 0)\n        - Id: carRideApi\n", "FILL({noun}, 0) + "),
     _metric("DestinationDeliveryFailures"),
     _metric("Errors"),
-    _Row(
-        "ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'
-    ),
+    _Row("ops/audit/evidence.py", ")\n\nLOG_RULE:", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     _Row("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
     _Row("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
     _Row(
