@@ -32,6 +32,7 @@ from ops.dead_letters import (
     DeadLetter,
     count_key,
     letter_of,
+    name_of,
     queues_named,
     received_from,
     url_of,
@@ -61,6 +62,8 @@ class StackSite(Site[DeadLetter]):
         self.name = name
         self.queues = tuple(queues_named(stack, name))
         self.target = target_of(stack, self.queues[0])
+        # A function that cannot be invoked, and one that cannot start, send to different queues.
+        self._return_to = tuple(queues_named(stack, name_of(self.queues[0])))
         self._stack = stack
         self._predictor = predictor_of(stack, self.queues[0])
         transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
@@ -81,15 +84,16 @@ class StackSite(Site[DeadLetter]):
                 yield from letters
 
     def count(self, *, hidden: bool) -> int:
-        """Return about how many letters can be received, or are hidden by other readers."""
+        """Return about how many letters are hidden by other readers, or wait where they return."""
         sqs = self._stack.client("sqs")
-        urls = [url_of(self._stack, queue) for queue in self.queues]
+        queues = self.queues if hidden else self._return_to
+        urls = [url_of(self._stack, queue) for queue in queues]
         return sum(waiting(sqs, url, taken=hidden, visible=not hidden) for url in urls)
 
     def sent_since(self, start_ms: int) -> Iterator[DeadLetter]:
-        """Yield the letters that were sent to the queues since a time."""
+        """Yield the letters that were sent since a time to a queue where letters return."""
         sqs = self._stack.client("sqs")
-        for queue in self.queues:
+        for queue in self._return_to:
             with closing(peek(sqs, url_of(self._stack, queue))) as messages:
                 for message in messages:
                     letter = letter_of(queue, message)

@@ -446,6 +446,31 @@ def test_a_group_is_sent_only_if_a_letter_that_was_tried_succeeds(
     )
 
 
+def test_a_letter_that_comes_back_to_the_other_queue_of_its_consumer_has_failed(
+    ref: StackRef,
+) -> None:
+    """The rule could not invoke the function; now the function cannot start."""
+    rule_dlq = "RideHistoryRuleDlq"
+    outputs: Any = ref.outputs
+    outputs[f"{rule_dlq}Url"] = ref.client("sqs").create_queue(QueueName=rule_dlq)["QueueUrl"]
+    put(ref, rule_dlq, *(envelope(entry(ride)) for ride in GROUP))
+    rides = {fact_in(ride): ride for ride in GROUP}
+    history = ref.client("lambda")
+    history.runs = lambda fact: None
+    looks = 0
+
+    def sleep(pause_s: float) -> None:
+        nonlocal looks
+        if pause_s:
+            looks += 1
+            put(ref, DLQ, given_up(rides[history.events[-1]]))
+
+    done = redriven(ref, rule_dlq, wait_s=60, sleep=sleep)
+    assert [each.trial for each in done.tried] == [Trial.FAILED] * 3
+    assert (done.sent, done.stayed, looks) == (3, {HELD_BACK: 2}, 3)
+    assert (left(ref), left(ref, rule_dlq)) == (3, 2)
+
+
 def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> None:
     """Neither a preview nor a redrive hides its messages.
 

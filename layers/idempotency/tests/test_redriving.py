@@ -41,7 +41,7 @@ from carride_idempotency.operators.redriving import (
     plan_redrive,
 )
 from carride_idempotency.operators.targets import FunctionTarget, QueueSite, QueueTarget
-from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Status
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, Status
 from carride_idempotency.testing import (
     Invocation,
     dynamodb_stream_event,
@@ -255,7 +255,8 @@ def test_a_letter_that_has_changed_is_no_trial(shop: Shop) -> None:
         assert forget(shop.store, str(changed))
     shop.fails = lambda key: None
     done = Redrive(shop.site(), plan, **QUIET).carry_out()
-    assert (done.sent, len(done.tried), done.stayed) == (2, 1, {CHANGED: 3})
+    assert [each.trial for each in done.tried] == ["succeeded"]
+    assert (done.sent, done.stayed) == (2, {CHANGED: 3})
     assert not done.succeeded
     assert (sorted(shop.ran), shop.left) == (["4", "5"], 3)
 
@@ -358,6 +359,45 @@ def test_letters_of_one_key_go_although_the_first_has_changed_its_record(shop: S
     shop.run("--to shop --release")
     shop.run("--to shop --release --yes")
     assert (shop.ran, shop.left, shop.status) == (["1"], 0, 0)
+
+
+def test_a_record_that_changes_before_its_first_letter_goes_is_released_for_no_letter(
+    shop: Shop,
+) -> None:
+    """That letter has changed nothing, so the next letter of its key is as little as shown."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.dead_letter(DeadLetter.from_body(next(peek(shop.sqs, shop.url))["Body"]))
+    shop.fails = lambda key: None
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
+    swap = shop.store.compare_and_swap
+
+    def changed_meanwhile(seen: Record, new: Record) -> Record | None:
+        shop.store.compare_and_swap = swap  # type: ignore[method-assign]
+        assert swap(seen, seen._replace(owner="another delivery"))
+        return swap(seen, new)
+
+    shop.store.compare_and_swap = changed_meanwhile  # type: ignore[method-assign, assignment]
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
+    assert (done.sent, done.released, done.stayed) == (0, 0, {CHANGED: 2})
+    assert (shop.ran, shop.left) == ([], 2)
+
+
+def test_a_letter_that_is_only_recognised_is_no_trial(shop: Shop) -> None:
+    """Its success says nothing of the cause; without another letter it goes."""
+    shop.fails = no_tariff
+    for key in "12345":
+        shop.deliver(key)
+    found = shop.store.read("shop#1")
+    assert found
+    shop.store.compare_and_swap(found, found._replace(status=COMPLETED))
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
+    assert [each.trial for each in done.tried] == ["failed"] * 3
+    assert (done.stayed[HELD_BACK], shop.ran, shop.left) == (2, [], 5)
+    recognised = plan_redrive(shop.site(), LetterChoice(key="shop#1"))
+    done = Redrive(shop.site(), recognised, **QUIET).carry_out()
+    assert (done.sent, done.tried, done.succeeded, shop.left) == (1, (), True, 4)
 
 
 def test_the_preview_names_every_key_that_is_released(shop: Shop) -> None:
@@ -652,7 +692,7 @@ def test_a_letter_that_is_back_has_failed_although_no_record_says_so(shop: Shop)
     options = QUIET | {"sleep": pauses.append}
     done = Redrive(site, plan_redrive(site, LetterChoice()), **options).carry_out()
     assert [each.trial for each in done.tried] == ["failed"]
-    assert f"it is back in {shop.url}: ReceivesExhausted" in done.tried[0].says
+    assert "it is back: ReceivesExhausted" in done.tried[0].says
     assert not any(pauses)
 
 

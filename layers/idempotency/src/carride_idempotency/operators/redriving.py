@@ -455,7 +455,10 @@ class Redrive[L: AnyLetter]:
     def _send(self, found: Received[L]) -> tuple[_Ready, TargetAnswer]:
         """Send a letter that would not return by now, and delete it if its target took it."""
         ready = self._prepared(found, self._unsent[found.letter.id])
+        key = found.letter.key
         if ready.problem is None:
+            if key is not None:
+                self._gone_keys.add(key)
             answer = self._handed_over(found.letter, ready.record)
         else:
             answer = TargetAnswer(Trial.FAILED, ready.problem, is_taken=False)
@@ -513,8 +516,6 @@ class Redrive[L: AnyLetter]:
             is_as_planned = seen == (planned.verdict, planned.revision)
         if not is_as_planned:
             return CHANGED
-        if key is not None:
-            self._gone_keys.add(key)
         return None
 
     def _handed_over(self, letter: L, before: Record | None) -> TargetAnswer:
@@ -589,7 +590,7 @@ class Redrive[L: AnyLetter]:
         if record is not None and has_ended and record.status in (FAILED, QUARANTINED):
             return _Outcome(Trial.FAILED, f"it failed again: {record.error or ''}")
         if back is not None:
-            says = f"it is back in {self._plan.queue}: {back.reason} {back.error}"
+            says = f"it is back: {back.reason} {back.error}"
             return _Outcome(Trial.FAILED, says.rstrip())
         if not is_over:
             return None

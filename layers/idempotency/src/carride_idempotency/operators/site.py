@@ -111,11 +111,14 @@ class Site[L: AnyLetter](ABC):
 
     @abstractmethod
     def count(self, *, hidden: bool) -> int:
-        """Return about how many letters can be received, or are hidden by other readers."""
+        """Return about how many letters are hidden by other readers, or can be received.
+
+        The latter are counted wherever letters return.
+        """
 
     @abstractmethod
     def sent_since(self, start_ms: int) -> Iterator[L]:
-        """Yield the letters that were sent to the queues since a time."""
+        """Yield the letters that were sent since a time to a queue where letters return."""
 
     @abstractmethod
     def store_of(self, key: str) -> Store:
@@ -133,9 +136,9 @@ class Site[L: AnyLetter](ABC):
     def delete(self, found: Received[L]) -> None:
         """Delete a letter that the target has taken."""
 
+    @abstractmethod
     def may_fail(self, verdict: Verdict) -> bool:
-        """Return whether a letter that goes is worth a trial: it is not certain how it goes."""
-        return verdict.goes
+        """Return whether a letter goes and is worth a trial: it is not certain how it goes."""
 
     def is_back(self, sent: L, letter: L) -> bool:
         """Return whether a letter that came later has the event of one that was sent."""

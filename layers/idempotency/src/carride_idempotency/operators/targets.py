@@ -105,6 +105,10 @@ class QueueSite(Site[Letter]):
         """Return what becomes of a letter whose key has this record."""
         return verdict_on(found.letter, found.record, now_ms, releases=releases)
 
+    def may_fail(self, verdict: Verdict) -> bool:
+        """Return whether a letter goes and runs: one that is only recognised shows nothing."""
+        return verdict.goes and verdict.why in (RUNS, _RELEASED)
+
     def send(self, letter: Letter) -> TargetAnswer:
         """Send the event of a letter to the target."""
         return self._target.send(letter)
