@@ -9,7 +9,6 @@ from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
 from carride_idempotency.operators.forms import Content, content_of, unpacked
 from carride_idempotency.operators.queues import (
     GLIMPSE_SECONDS,
-    HIDDEN_SECONDS,
     peek,
     waiting,
 )
@@ -20,7 +19,6 @@ __all__ = [
     "GLANCE_HIDDEN_S",
     "GLANCE_READS_S",
     "GLIMPSE_SECONDS",
-    "HIDDEN_SECONDS",
     "Letters",
     "content_in",
     "dead_letter",

@@ -652,7 +652,7 @@ def test_a_queue_whose_consumer_does_not_run_is_waited_for_in_words(shop: Shop) 
     work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
     shop.run(f"--to {work} --wait 1s")
     said = shop.run(f"--to {work} --wait 1s --yes")
-    assert f"waiting up to 1 s for the consumer of {work}, which has to be running" in said
+    assert f"waiting up to 1 s: the consumer behind {work} has to be able to run" in said
     assert "its consumer has not completed it after 1 s" in said
 
 
@@ -675,9 +675,15 @@ def test_a_message_that_meets_an_outage_is_waited_for(shop: Shop) -> None:
     assert "used up no attempt: try it again later: no host" in said[-1]
 
 
-def test_a_letter_that_is_back_has_failed_although_no_record_says_so(shop: Shop) -> None:
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_letter_that_is_back_has_failed_although_no_record_says_so(
+    shop: Shop, has_key: bool
+) -> None:
     """Its function cannot start, and SQS moves its message back: nobody waits for a record."""
-    shop.dead_letter(letter_of(1))
+    if has_key:
+        shop.dead_letter(letter_of(1))
+    else:
+        shop.put({"id": 1})
     work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
     pauses: list[float] = []
 
@@ -694,6 +700,57 @@ def test_a_letter_that_is_back_has_failed_although_no_record_says_so(shop: Shop)
     assert [each.trial for each in done.tried] == ["failed"]
     assert "it is back: ReceivesExhausted" in done.tried[0].says
     assert not any(pauses)
+
+
+def test_a_letter_without_a_key_succeeds_if_it_is_not_back(shop: Shop) -> None:
+    """No record tells, so the whole time is waited for; then the others of its group follow."""
+    for number in (1, 2):
+        shop.put({"id": number})
+    work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
+    pauses = list[float]()
+    site = QueueSite(shop.sqs, shop.url, shop.store, QueueTarget(shop.sqs, work))
+    now_ms = epoch_ms()
+    options = QUIET | {"sleep": pauses.append, "wait_s": 4, "clock": lambda: now_ms}
+    done = Redrive(site, plan_redrive(site, LetterChoice()), **options).carry_out()
+    assert [each.trial for each in done.tried] == ["succeeded"]
+    assert (done.sent, done.succeeded) == (2, True)
+    assert len([*filter(None, pauses)]) == 3
+
+
+def test_the_hash_of_an_event_does_not_depend_on_the_order_of_names(shop: Shop) -> None:
+    """A queue may return the attributes of a message in any order."""
+    shop.put('{"detail": {"a": 1, "b": 2}, "id": "x"}')
+    shop.put('{"id": "x", "detail": {"b": 2, "a": 1}}')
+    first, second = plan_redrive(shop.site(), LetterChoice()).letters
+    assert first.event == second.event
+
+
+def test_messages_that_another_reader_hides_are_told(shop: Shop) -> None:
+    """They are no part of the plan, which is the same when they are shown again."""
+    for key in "123":
+        shop.put(eventbridge_event({"id": key}, event_id=f"id-{key}"))
+    (taken,) = shop.sqs.receive_message(QueueUrl=shop.url)["Messages"]
+    assert json.loads(shop.run("--to shop --json"))["hidden"] == 1
+    assert "1 messages are hidden by another reader" in shop.run("--to shop")
+    shop.sqs.delete_message(QueueUrl=shop.url, ReceiptHandle=taken["ReceiptHandle"])
+    shop.run("--to shop --yes")
+    assert (shop.status, len(shop.ran), shop.left) == (0, 2, 0)
+
+
+def test_no_message_is_hidden_for_longer_than_a_queue_allows(shop: Shop) -> None:
+    """However slowly letters are to go."""
+    shop.put(eventbridge_event({"id": "1"}, event_id="id-1"))
+    receive = shop.sqs.receive_message
+    asked = list[int]()
+
+    def noted(**request: Any) -> Any:
+        asked.append(request["VisibilityTimeout"])
+        return receive(**request)
+
+    plan = plan_redrive(shop.site(), LetterChoice())
+    shop.sqs.receive_message = noted
+    assert Redrive(shop.site(), plan, rate=0.0004, **QUIET).carry_out().sent == 1
+    assert max(asked) == 43_200
 
 
 def test_a_queue_is_named_by_url_or_arn(shop: Shop) -> None:

@@ -366,7 +366,7 @@ def _redrive(
         releases=options.release,
         now_ms=command.now_ms,
     )
-    shown: dict[str, Any] = plan.exact() | {"others": plan.others}
+    shown: dict[str, Any] = plan.exact() | {"others": plan.others, "hidden": plan.hidden}
     lines = _lines_of_letters(plan)
     if not plan.goes:
         return Finished(shown, "\n".join([*lines, "There is nothing to redrive."]), _LEFT_TO_DO)
@@ -424,6 +424,10 @@ def _lines_of_letters(plan: RedrivePlan[Letter]) -> list[str]:
     lines += [f"releases {key}" for key in released_keys(plan.letters)]
     if plan.others:
         lines.append(f"{plan.others} other letters were not chosen")
+    if plan.hidden:
+        lines.append(
+            f"{plan.hidden} messages are hidden by another reader: run the command again later"
+        )
     if plan.unread:
         lines.append(
             f"about {plan.unread} letters wait behind these: a FIFO queue shows ten of a group at "

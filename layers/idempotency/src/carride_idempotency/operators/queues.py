@@ -9,7 +9,8 @@ HIDDEN_SECONDS: Final = 120
 """How long messages are hidden that are to be deleted."""
 GLIMPSE_SECONDS: Final = 2
 """How long messages are hidden that are only read, at first."""
-_LONGEST_HIDDEN_SECONDS: Final = 43_200
+LONGEST_HIDDEN_SECONDS: Final = 43_200
+"""SQS's limit."""
 _MANY: Final = 10
 _LONG_POLL_S: Final = 1
 
@@ -80,7 +81,7 @@ def peek(
             if len(new) < len(messages) and reads_s is None:
                 so_far_s = time.monotonic() - start
                 hidden_s = max(hidden_s, math.ceil(2 * so_far_s))
-                hidden_s = min(hidden_s, _LONGEST_HIDDEN_SECONDS)
+                hidden_s = min(hidden_s, LONGEST_HIDDEN_SECONDS)
             yield from new
     finally:
         _show(sqs, url, list(taken.values()))

@@ -24,6 +24,7 @@ from carride_idempotency.clock import Clock, epoch_ms, to_ms
 from carride_idempotency.errors import StoreError
 from carride_idempotency.operators.changing import ChangeRefusedError, carry_out, plan_release
 from carride_idempotency.operators.explaining import explain
+from carride_idempotency.operators.queues import LONGEST_HIDDEN_SECONDS
 from carride_idempotency.operators.site import (
     AnyLetter,
     Received,
@@ -40,6 +41,11 @@ POSTPONED: Final = "it could not be processed now, which used up no attempt: try
 WAIT_S: Final = 300.0
 """How long the outcome of letters that are tried may take. Lambda gives up an event some four
 minutes after it came."""
+_HAVE_FAILED: Final[Mapping[Any, str]] = {
+    FAILED: "it failed again, and comes back when its attempts are used up",
+    QUARANTINED: "it failed again",
+}
+"""What it says of a letter that its record has this status."""
 _MOST_TRIALS: Final = 3
 """How many letters of a group are tried, until one succeeds."""
 _POLL_SECONDS: Final = 1.0
@@ -198,9 +204,12 @@ def _judged[L: AnyLetter](
 
 
 def _hash_of(event: object) -> str:
-    """Return a hash of an event; of one that is nested too deeply it is empty, for it stays."""
+    """Return a hash of an event, whatever the order of its names.
+
+    Of one that is nested too deeply it is empty, for it stays.
+    """
     try:
-        text = json.dumps(event, separators=(",", ":"))
+        text = json.dumps(event, sort_keys=True, separators=(",", ":"))
     except RecursionError:
         return ""
     return sha256(text.encode()).hexdigest()
@@ -346,7 +355,8 @@ class Redrive[L: AnyLetter]:
         """How many letters there were when those that came back were last looked for."""
         # A receive returns ten messages, and the last of them must still be hidden when its turn
         # comes.
-        self._hidden_s = max(site.hidden_s, math.ceil(20 * self._pause_s))
+        hidden_s = max(site.hidden_s, math.ceil(20 * self._pause_s))
+        self._hidden_s = min(hidden_s, LONGEST_HIDDEN_SECONDS)
 
     def carry_out(self) -> Redriven:
         """Send the letters of the plan to their target.
@@ -521,10 +531,6 @@ class Redrive[L: AnyLetter]:
     def _handed_over(self, letter: L, before: Record | None) -> TargetAnswer:
         """Send a letter to its target. Its record tells an outage from a failure."""
         answer = self._site.send(letter)
-        if answer.trial is Trial.UNKNOWN and letter.key is None:
-            return answer._replace(
-                trial=Trial.SUCCEEDED, says="it was sent; its record is not known"
-            )
         if answer.trial is not Trial.FAILED or letter.key is None:
             return answer
         record = self._record_of(letter.key)
@@ -542,8 +548,8 @@ class Redrive[L: AnyLetter]:
     def _wait(self, waiting: dict[str, tuple[L, Record | None]]) -> None:
         """Wait until it is known how these letters went, or the time is over."""
         self._report(
-            f"waiting up to {self._wait_s:.0f} s for the consumer of {self._plan.target}, which "
-            f"has to be running: {len(waiting)} sent"
+            f"waiting up to {self._wait_s:.0f} s: the consumer behind {self._plan.target} has to "
+            f"be able to run; {len(waiting)} sent"
         )
         self._waiting_letters = -1
         end_ms = self._clock() + self._wait_s * 1000
@@ -580,26 +586,31 @@ class Redrive[L: AnyLetter]:
     ) -> _Outcome | None:
         """Return how a letter went, by its record or as it is ``back``; None while unknown.
 
-        A failure that used up no attempt says nothing yet: the event is delivered again.
+        A failure that used up no attempt says nothing yet: the event is delivered again. Of a
+        letter without a key, only its return is known.
         """
-        record = self._record_of(letter.key or "")
+        record = None if letter.key is None else self._record_of(letter.key)
         if record is not None and record.status == COMPLETED:
             return _Outcome(Trial.SUCCEEDED, "completed")
         is_postponed = record != before and _is_postponed(record, before)
         has_ended = revision_of(record) != revision_of(before) and not is_postponed
-        if record is not None and has_ended and record.status in (FAILED, QUARANTINED):
-            return _Outcome(Trial.FAILED, f"it failed again: {record.error or ''}")
+        if record is not None and has_ended and record.status in _HAVE_FAILED:
+            return _Outcome(Trial.FAILED, f"{_HAVE_FAILED[record.status]}: {record.error or ''}")
         if back is not None:
             says = f"it is back: {back.reason} {back.error}"
             return _Outcome(Trial.FAILED, says.rstrip())
         if not is_over:
             return None
+        if letter.key is None:
+            says = "it was sent, and is not back; its record is not known"
+            return _Outcome(Trial.SUCCEEDED, says)
         if record is not None and is_postponed:
             return _Outcome(Trial.UNKNOWN, f"{POSTPONED}: {record.error}")
         return _Outcome(
             Trial.UNKNOWN,
-            f"its consumer has not completed it after {self._wait_s:.0f} s, and it is not back: "
-            "read the function's log, then try again",
+            f"its consumer has not completed it after {self._wait_s:.0f} s, and it is not back. A "
+            "failed delivery is repeated for some minutes: read the function's log, then look for "
+            "its letter",
         )
 
     def _progress(self, says: str) -> None:

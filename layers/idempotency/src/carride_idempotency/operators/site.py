@@ -23,7 +23,7 @@ class TargetAnswer(NamedTuple):
     """What a target made of a letter."""
 
     trial: Trial
-    """``UNKNOWN`` if the record tells how it went, later."""
+    """``UNKNOWN`` if it shows later how it went: by the record, or because the letter is back."""
     says: str
     is_taken: bool
     """Whether the letter is no longer needed in the queue."""
