@@ -76,10 +76,18 @@ class Regions(NamedTuple):
 
     regions: tuple[RegionState, ...]
 
+    @property
+    def status(self) -> int:
+        """The exit status: 1 if a region is fenced, or may be because it cannot be asked."""
+        return int(any(each.fenced_since or each.problem for each in self.regions))
 
-@reads("failover status")
+
+@reads("failover status", status=lambda found: found.status)
 def failover_status(session: Session) -> Regions:
-    """Show which region works: fences, and replays that have not ended."""
+    """Show which region works: fences, and replays that have not ended.
+
+    It ends with 1 while a region is fenced or cannot be asked, and otherwise with 0.
+    """
     return Regions(states(*session.pair))
 
 

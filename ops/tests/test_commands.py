@@ -243,10 +243,16 @@ def test_a_drill_goes_back_with_the_patience_that_it_was_given(
 
 def test_the_state_of_both_regions_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """Also when one of them cannot be asked; with --json, standard output has only JSON."""
-    run("failover", "status", "--json", unreachable={HOME}, replays=RUNNING)
+    assert run("failover", "status", "--json", unreachable={HOME}, replays=RUNNING) == 1
     primary, secondary = json.loads(capsys.readouterr().out)["regions"]
     assert "Could not connect" in primary["problem"]
     assert (secondary["fenced_since"], secondary["replays"]) == (None, ["new"])
+
+
+@pytest.mark.parametrize(("fenced", "status"), [(set(), 0), ({HOME}, 1), ({AWAY}, 1)])
+def test_a_script_is_told_of_a_fence(fenced: set[str], status: int) -> None:
+    """`failover status` fails while a region is fenced."""
+    assert run("failover", "status", fenced=fenced) == status
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
         )
     )
     assert moved["drained"]
-    states = json.loads(run(cloud, "failover", "status", "--json"))["regions"]
+    states = json.loads(run(cloud, "failover", "status", "--json", status=1))["regions"]
     assert [each["fenced_since"] is not None for each in states] == [True, False]
     assert "is fenced" in run(cloud, *replay, status=2)
     drill = (
