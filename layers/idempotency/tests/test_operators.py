@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from carride_idempotency import (
     Consumer,
     DynamoDBStore,
+    MemoryStore,
     Operation,
     PermanentError,
     Policy,
@@ -599,6 +601,53 @@ def test_the_help_names_every_verb() -> None:
     printed = in_a_process("--help").stdout
     for verb in ("list", "show", "release", "forget", "settle"):
         assert re.search(rf"^    {verb} ", printed, re.MULTILINE), verb
+
+
+@pytest.mark.parametrize(
+    ("account", "region", "says"),
+    [
+        ("111122223333", "eu-west-1", "release: 1 of 1 done"),
+        ("444455556666", "eu-west-1", "nothing was done, because this has changed"),
+        ("111122223333", "eu-central-1", "nothing was done, because this has changed"),
+        (None, "eu-west-1", "AWS does not say whose account it is"),
+    ],
+)
+def test_a_plan_is_bound_to_the_region_and_the_account_of_its_table(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    account: str | None,
+    region: str,
+    says: str,
+) -> None:
+    """Other tables have its name; where no account is known, what was shown is not done."""
+    store = MemoryStore()
+    store.put_if_absent(record("billing#b", QUARANTINED, error="no"))
+    words = ["release", "billing#b", "--store", "dynamodb:Records"]
+    clients = CallersOf("111122223333")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert main(words, store, clients) == 0
+    clients.account = account
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    is_done = main([*words, "--yes"], store, clients) == 0
+    printed = capsys.readouterr()
+    assert says in printed.out + printed.err
+    assert is_done == (status_of(store, "billing#b") == FAILED) == says.endswith("done")
+
+
+class CallersOf:
+    """Clients of STS whose credentials are of an account, or that get no answer."""
+
+    def __init__(self, account: str | None) -> None:
+        self.account = account
+
+    def __call__(self, service: str) -> "CallersOf":
+        assert service == "sts"
+        return self
+
+    def get_caller_identity(self) -> dict[str, str]:
+        if self.account is None:
+            raise EndpointConnectionError(endpoint_url="https://sts")
+        return {"Account": self.account}
 
 
 def test_no_password_is_written_down(run: Console, backend: Backend, plans: Path) -> None:

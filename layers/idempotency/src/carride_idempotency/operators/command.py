@@ -87,6 +87,7 @@ _SHOWN: Final = 20
 _LEFT_TO_DO: Final = 1
 _WRONG: Final = 2
 _INTERRUPTED: Final = 130
+_NOBODYS: Final = "of an unknown account"
 _PASSWORD: Final = re.compile(r"(?<=://)([^@/\s]*):([^@/\s]*)@")
 
 
@@ -458,19 +459,52 @@ def _plans() -> PlanFolder:
 class _Command:
     """A command line as it was typed, and the store that it changes."""
 
-    def __init__(self, typed: Sequence[str], options: argparse.Namespace) -> None:
-        self._places = [without_password(options.store)]
+    def __init__(self, typed: Sequence[str], options: argparse.Namespace, clients: Clients) -> None:
+        self._store = without_password(options.store)
+        self._clients = clients
         self._planning = Planning(_plans(), map(without_password, typed))
         self.now_ms = int(self._planning.plan.made.timestamp() * 1000)
         """The time as of which it is planned: that of the preview, if one is carried out."""
 
     def save(self, exact: Any) -> str | None:
         """Keep what was shown, and return the plan's id; None if that is not possible."""
-        return self._planning.save(_plain(exact), self._places)
+        return self._planning.save(_plain(exact), [self._place()])
 
     def take(self, exact: Any, *, must_be_shown: bool) -> None:
-        """Check that what was shown is still so; on a terminal, that it was, if it must be."""
-        self._planning.take(_plain(exact), self._places, must_be_shown=must_be_shown)
+        """Check that what was shown is still so; on a terminal, that it was, if it must be.
+
+        Raises:
+            PlanError: it is not; or nobody can tell whether it was shown for this account.
+        """
+        places = [self._place()] if self._planning.was_shown else []
+        if any(place.endswith(_NOBODYS) for place in places):
+            raise PlanError(
+                "nothing was done: AWS does not say whose account it is, so nobody can tell "
+                "whether the plan was shown for it; try again when `aws sts get-caller-identity` "
+                "answers"
+            )
+        self._planning.take(_plain(exact), places, must_be_shown=must_be_shown)
+
+    def _place(self) -> str:
+        """Return what a plan is bound to: the store; of a table also its region and account.
+
+        On AWS a name is that of several tables: of one in each region and account.
+        """
+        if not self._store.startswith("dynamodb:"):
+            return self._store
+        endpoints = ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL")
+        endpoint = next(filter(None, map(os.environ.get, endpoints)), None)
+        if endpoint is not None:
+            return f"{self._store} at {endpoint}"
+        return f"{self._store} in {region_of(get_session())} {self._owner()}"
+
+    def _owner(self) -> str:
+        """Return whose account the shell's credentials are of."""
+        try:
+            identity = self._clients("sts").get_caller_identity()
+        except (BotoCoreError, ClientError):
+            return _NOBODYS
+        return f"of account {identity['Account']}"
 
 
 def without_password(word: str) -> str:
@@ -497,7 +531,7 @@ def run(typed: Sequence[str], store: Store | None = None, clients: Clients = _cl
     if options.store is None and store is None:
         raise UsageError("name the store: --store dynamodb:<table>, or set IDEMPOTENCY_STORE")
     options.store = options.store or "the given store"
-    command = _Command(typed, options)
+    command = _Command(typed, options, clients)
     store = store or _opened(options.store)
     if options.verb == "list":
         return _list(store, options, command.now_ms)
