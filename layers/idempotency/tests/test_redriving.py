@@ -233,6 +233,28 @@ def test_a_letter_that_came_since_the_preview_is_not_sent(shop: Shop) -> None:
     assert (shop.ran, shop.left) == ([], 2)
 
 
+def test_a_refusal_has_a_line_for_each_record_and_no_token_of_an_owner(shop: Shop) -> None:
+    """What becomes of a letter follows from its record, and a token tells an operator nothing."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    redrive = ["redrive", "--queue", shop.url, "--to", "shop", "--release"]
+    release = ["release", "shop#1"]
+    seen = shop.store.read("shop#1")
+    assert seen
+    changed = seen._replace(owner="o-2")
+    completed = seen._replace(owner="o-3", status=COMPLETED)
+    for words, after in ((release, changed), (redrive, changed), (redrive, completed)):
+        before = shop.store.read("shop#1")
+        assert before
+        assert main(words, shop.store, shop.client) == 0
+        assert shop.store.compare_and_swap(before, after._replace(attempt=before.attempt + 1))
+        shop.capsys.readouterr()
+        assert main([*words, "--yes"], shop.store, shop.client) == 2
+        said = shop.capsys.readouterr().err
+        assert len([line for line in said.splitlines() if line.startswith("  ")]) == 1, said
+        assert not [each for each in (str(seen.owner), "o-2", "o-3") if each in said], said
+
+
 def test_a_letter_whose_key_has_changed_since_the_preview_stays(shop: Shop) -> None:
     """Another operator has forgotten the key, so its event would run as if it were the first."""
     shop.fails = no_tariff

@@ -62,6 +62,7 @@ from carride_idempotency.operators.redriving import (
     groups_of,
     plan_redrive,
     released_keys,
+    revision_of,
 )
 from carride_idempotency.operators.targets import FunctionTarget, QueueSite, QueueTarget, Target
 from carride_idempotency.protocol.externals import NOT_DONE, Answer, Stored
@@ -239,7 +240,7 @@ class Preview(NamedTuple):
         for each in self.planned:
             seen = each.seen
             # Without the lease: by a server's clock it reads a little different each time.
-            revision = [str(seen.status), seen.owner, seen.attempt]
+            revision = revision_of(seen)
             records.append({"id": seen.key, "record": revision, "then": each.change.then})
         return {"action": action, "records": records}
 

@@ -23,6 +23,9 @@ _KEPT: Final = timedelta(days=1)
 _DO_NOT_CHANGE_THE_PLAN: Final = {"--yes", "--json"}
 _MOST_DIFFERENCES: Final = 10
 _LONGEST_VALUE: Final = 80
+_RECORD: Final = " record: "
+_VERDICT: Final = " verdict "
+_owners = re.compile(r", owner \S+")
 is_plan_id = re.compile(r"[0-9a-f]{8}").fullmatch
 
 
@@ -281,9 +284,10 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def _refusal(plan: SavedPlan, changes: Sequence[str]) -> str:
-    lines = [f"  {change}" for change in changes[:_MOST_DIFFERENCES]]
-    if len(changes) > _MOST_DIFFERENCES:
-        lines.append(f"  and {len(changes) - _MOST_DIFFERENCES} more")
+    told = [_without_owners(change) for change in _causes(changes)]
+    lines = [f"  {change}" for change in told[:_MOST_DIFFERENCES]]
+    if len(told) > _MOST_DIFFERENCES:
+        lines.append(f"  and {len(told) - _MOST_DIFFERENCES} more")
     return "\n".join(
         [
             f"nothing was done, because this has changed since the plan {plan.id} was shown:",
@@ -291,6 +295,19 @@ def _refusal(plan: SavedPlan, changes: Sequence[str]) -> str:
             "Run the command without --yes to see what it would do now",
         ]
     )
+
+
+def _causes(changes: Sequence[str]) -> list[str]:
+    """Return differences without verdicts on letters whose records have changed."""
+    changed = {name for name, found, _ in (each.partition(_RECORD) for each in changes) if found}
+    return [each for each in changes if each.partition(_VERDICT)[0] not in changed]
+
+
+def _without_owners(change: str) -> str:
+    """Return a difference without the tokens of owners, which only tell two writes apart."""
+    told = _owners.sub("", change)
+    owners = {*_owners.findall(change)}
+    return f"{told}, by another owner" if len(owners) > 1 else told
 
 
 # ── A command ─────────────────────────────────────────────────────────────────────────────────────
