@@ -110,6 +110,8 @@ class Wrong(NamedTuple):
     def says(self) -> str:
         """All of it in a line."""
         at = f"{self.at}: " if self.at else ""
+        if self.at is None and self.kind == LOST:
+            at = "outbox: "  # it was committed, and no consumer could get it
         types = f": {', '.join(self.types)}" if self.types else ""
         return f"{at}{self.kind} {self.id}{types}"
 

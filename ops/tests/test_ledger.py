@@ -327,6 +327,12 @@ def test_a_planted_loss_is_named_and_nothing_else_is(verdict: str, planted: Chan
     assert all(name in ledger.to_text() for name in (*named, *ledger.two_ids))
 
 
+def test_a_committed_event_that_was_never_published_is_lost_by_the_outbox() -> None:
+    """It names no consumer, because none could get it."""
+    [lost] = balance(WORLD._replace(**UNSEEN)).named()
+    assert lost.says.startswith("outbox: lost ")
+
+
 def test_copies_replays_and_duplicates_are_told_apart() -> None:
     """A copy is a published event, a replay is not; delivering it again is a skipped duplicate."""
     copies = [*EVENTS, published(CREATED, event_id="copy"), published(CREATED, replayed=True)]
