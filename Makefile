@@ -45,25 +45,25 @@ engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TE
 ##@ Check
 
 .PHONY: test test-unit test-library test-ops test-engine test-app test-peers lint format check
-test: test-library test-ops test-engine test-app ## Run every test that needs nothing but this checkout: 7 min
+test: test-library test-ops test-engine test-app ## Run every test that needs nothing but this checkout: 6 min
 
-test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process, without a network: 30 s
+test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process, without a network: 55 s
 	@cd $(LIBRARY) && $(PYTHON) -m pytest -q -n auto --maxprocesses 8 --dist worksteal -p no:schemathesis -m "$(UNIT)" $(ARGS)
 	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 --dist worksteal -p no:schemathesis -m "$(UNIT)" $(ARGS)
 
-test-library: .venv-dev/.synced ## Run the tests of layers/idempotency: 90 s
+test-library: .venv-dev/.synced ## Run the tests of layers/idempotency: 110 s
 	@cd $(LIBRARY) && $(PYTHON) -m pytest -q -n auto --maxprocesses 8 -p no:schemathesis -m "$(SHORT)" $(ARGS)
 
-test-ops: .venv-dev/.synced ## Run the tests of ops: 75 s
+test-ops: .venv-dev/.synced ## Run the tests of ops: 70 s
 	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 -p no:schemathesis -m "$(SHORT)" ops/tests $(ARGS)
 
 test-engine: $(ENVIRONMENTS) ## Run the tests of engine: 30 s
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -p no:schemathesis -m "$(SHORT)" engine/tests $(ARGS)
 
-test-app: $(ENVIRONMENTS) ## Run the tests of the application, its template and its pipeline on the local engine: 4 min
+test-app: $(ENVIRONMENTS) ## Run the tests of the application, its template and its pipeline on the local engine: 3 min
 	@$(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(SHORT)" tests $(ARGS)
 
-test-peers: $(ENVIRONMENTS) ## Run the long tests, and those in containers, in a browser and on other servers; skip what is missing: 10 min
+test-peers: $(ENVIRONMENTS) ## Run the long tests, and those in containers, in a browser and on other servers; skip what is missing: 13 min
 	@cd $(LIBRARY) && $(PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "$(LONG)" $(ARGS)
 	@$(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(LONG)" $(ARGS)
 
@@ -79,7 +79,7 @@ format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
 	@$(PYTHON) -m ruff check --fix
 
-check: lint test test-peers ## Check everything, as CI does: 19 min
+check: lint test test-peers ## Check everything, as CI does: 21 min
 
 ##@ Measure and prove
 
