@@ -97,8 +97,9 @@ def foreign(
     for logical_id, resource in template.get("Resources", {}).items():
         if resource["Type"] != "AWS::Lambda::Function":
             continue
-        for wanted in resource.get("Properties", {}).get("Architectures", ()):
-            name = parameters.get(wanted["Ref"]) if isinstance(wanted, Mapping) else wanted
+        named = resource.get("Properties", {}).get("Architectures")
+        for wanted in named if isinstance(named, list) else ():
+            name = parameters.get(wanted.get("Ref", "")) if isinstance(wanted, Mapping) else wanted
             if name not in {machine, None}:
                 why = f"this machine is {machine}, and cannot import what is compiled for {name}"
                 yield Ignored(logical_id, "Architectures", why)

@@ -64,6 +64,9 @@ def test_a_property_without_effect_is_named(
         (["x86_64"], []),
         ([{"Ref": "Architecture"}], ["Architectures"]),
         ([{"Ref": "Unknown"}], []),
+        ([{"Fn::If": ["IsArm", "arm64", "x86_64"]}], []),
+        ({"Fn::If": ["IsArm", ["arm64"], ["x86_64"]]}, []),
+        ({"Ref": "Architectures"}, []),
         (None, []),
     ],
 )

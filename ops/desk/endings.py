@@ -3,24 +3,23 @@
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-_ENDINGS: Final = (
+_ENDS: Final = (
     ("PaymentCaptured", "paid", "new", "check"),
     ("PaymentDeclined", "declined", "take", "card"),
     ("NoCarAvailable", "unserved", "take", "car"),
     ("CarRideCancelled", "cancelled", "dup", "cross"),
     ("CarRideOverdue", "settled", "take", "robot"),
+)
+_ON_THE_WAY: Final = (
     ("CarRideCompleted", "completed", "pub", "clock"),
     ("CarRideStarted", "started", "pub", "clock"),
     ("CarRideAccepted", "accepted", "pub", "clock"),
     ("CarAssigned", "accepted", "pub", "clock"),
     ("PaymentAuthorized", "accepted", "pub", "clock"),
 )
+_ENDINGS: Final = (*_ENDS, *_ON_THE_WAY)
 """Where a ride is, by the first of these events that it has: the audit's words for its end."""
-
-
-ENDED: Final = frozenset(
-    {"PaymentCaptured", "PaymentDeclined", "NoCarAvailable", "CarRideCancelled", "CarRideOverdue"}
-)
+ENDED: Final = frozenset(kind for kind, *_ in _ENDS)
 """Types of events after which a ride is not open any more, as the audit counts it."""
 
 

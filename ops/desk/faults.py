@@ -36,13 +36,12 @@ _MOST_LOOKS_AT_COPY: Final = 60
 _PROCESSED: Final = frozenset({COMPLETED, QUARANTINED})
 
 
-def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 1) -> None:
+def deliver(stack: StackRef, consumer: AuditedConsumer, body: str) -> None:
     """Put an event, in EventBridge's JSON, at a consumer's own target, past the bus."""
     _require_local(stack)
     arn = redrive.target_of(stack, f"{consumer.resources}Dlq")
-    for _ in range(times):
-        if problem := bus.send_to(stack, arn, json.loads(body)):
-            raise OperatorError(f"{consumer.name}'s target {problem}")
+    if problem := bus.send_to(stack, arn, json.loads(body)):
+        raise OperatorError(f"{consumer.name}'s target {problem}")
 
 
 def send(stack: StackRef, detail: Mapping[str, Any]) -> None:

@@ -341,7 +341,7 @@ class OpenRide(NamedTuple):
 
 def _held_rides(feed: Feed) -> list[str]:
     """Return the rides that are given up or open, those first and then the oldest first."""
-    return [*dict.fromkeys((*feed.index.given_up(), *feed.index.open))]
+    return [*dict.fromkeys((*feed.index.given_up(), *feed.index.open_rides))]
 
 
 def _rides(feed: Feed, names: Iterable[str]) -> list[OpenRide]:

@@ -58,7 +58,7 @@ class Index:
         """By id, the oldest first; one without copies is not known to be published."""
         self.rides: dict[str, list[str]] = {}
         """The ids of a ride's facts, by its id; the ride of the newest fact is the last."""
-        self.open: dict[str, None] = {}
+        self.open_rides: dict[str, None] = {}
         """The rides that have not ended, the oldest first."""
         self._closed = set[str]()
         self.totals = defaultdict[str, Counter[str]](Counter)
@@ -196,9 +196,9 @@ class Index:
         """Note whether a ride has ended: events come in any order."""
         if event_type in ENDED:
             self._closed.add(ride)
-            self.open.pop(ride, None)
+            self.open_rides.pop(ride, None)
         elif ride not in self._closed:
-            self.open.setdefault(ride)
+            self.open_rides.setdefault(ride)
 
     def _forget_ride_of(self, fact: Fact) -> None:
         """Take a fact out of its ride; a ride without facts is forgotten."""
@@ -208,7 +208,7 @@ class Index:
         names.remove(fact.id)
         if not names:
             del self.rides[fact.ride]
-            self.open.pop(fact.ride, None)
+            self.open_rides.pop(fact.ride, None)
             self._closed.discard(fact.ride)
 
     def of_ride(self, ride: str) -> list[Fact]:
@@ -260,7 +260,7 @@ class Index:
     def given_up(self) -> list[str]:
         """Return the rides with dead letters, as the last audit has read them, the oldest first."""
         lettered = sorted(self._lettered, key=lambda fact: fact.time_ms)
-        return [*dict.fromkeys(fact.ride for fact in lettered if fact.ride is not None)]
+        return [*dict.fromkeys(fact.ride for fact in lettered if fact.ride in self.rides)]
 
     def lost(self) -> int:
         """Return how many deliveries the last audit calls lost."""

@@ -17,7 +17,6 @@ from ops.dead_letters import Redrives
 from ops.desk.advice import has_failed_again
 from ops.desk.deliveries import Delivered
 from ops.desk.facts import Fact
-from ops.desk.words import money
 
 _EMITTERS: Final[Mapping[str, str]] = {
     **{fact.__name__: DISPATCH for fact in assignments.EMITTED},
@@ -189,8 +188,3 @@ def settled_in(told: Sequence[Told]) -> Settled | None:
     if outcome == Status.CANCELLED:
         completed = next((each for each in told if each.fact.type == "CarRideCompleted"), None)
     return Settled(outcome, newest.fact.time_ms, completed)
-
-
-def price_of(data: Any) -> str:
-    """Return the price in a fact: ``12.40 EUR``."""
-    return money(data.price, data.currency)

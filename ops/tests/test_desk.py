@@ -30,7 +30,7 @@ from ops.desk.index import Index
 from ops.desk.pictures import stacked
 from ops.stack import Kept, OperatorError
 from ops.tests.desk_world import deliver, desk_of, get, post, publish
-from ops.tests.world import empty_stack, stack
+from ops.tests.world import NOW, empty_stack, stack
 from tests.kit.rides import Life, booked
 from tests.kit.rides import event as event_of
 
@@ -130,6 +130,17 @@ def test_the_index_forgets_the_oldest() -> None:
     kept = [event.idempotencyid for event in events[2:]]
     assert list(index.facts) == kept
     assert index.waiting["ride-history"] == set(kept)
+
+
+def test_a_ride_that_is_forgotten_is_given_up_no_more() -> None:
+    """Its letter waits in its queue, but the index has nothing that it could show of it."""
+    index = Index(CONSUMERS, most=1)
+    event = completed("order_0")
+    index.add_published(published(event, 0))
+    index.add_letters([DeadLettered("PaymentDlq", "", "payment", None, event.idempotencyid)])
+    assert index.given_up() == ["order_0"]
+    index.add_published(published(completed("order_1"), 1))
+    assert index.given_up() == []
 
 
 def test_a_crash_is_seen_at_its_event() -> None:
@@ -383,6 +394,7 @@ def test_flow_lists_the_rides_that_are_open_or_given_up() -> None:
 
 
 @mock_aws
+@time_machine.travel(NOW, tick=False)
 def test_flow_says_what_fails_and_what_does_not() -> None:
     """The sentence has the consumer, the newest error and who is spared; the title is short."""
     desk = desk_of(empty_stack())

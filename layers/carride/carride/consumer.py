@@ -73,7 +73,7 @@ def ride_events(settings: ConsumerSettings, policy: Policy) -> RideEvents:
 
 
 def wired(policy: Policy, dead_letters: "DeadLetters", observer: "Observer") -> RideEvents:
-    """Return the same with other dead letters, for the prediction of a replay."""
+    """Return what a `Consumer` of ride events is given, with these dead letters."""
     return {
         "parse": parse_event,
         "key": lambda event: event.idempotencyid,
