@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from carride_idempotency.operators.plans import (
     LIVES,
+    Place,
     PlanChangedError,
     PlanError,
     PlanFolder,
     Planning,
     SavedPlan,
     new_plan_id,
-    refuse_unseen,
+    place_on_aws,
 )
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef, account_of
@@ -46,9 +47,6 @@ PLANS: Final = Path(os.environ.get("CARRIDE_PLANS", ROOT / ".carride" / "plans")
 """The folder of the plans. Where it cannot be one, as /dev/null, no plan is kept."""
 _CHOOSING: Final = {"--stack", "--region"}
 """Options that choose the stack. A plan is bound to the stack itself."""
-
-
-_NOBODYS: Final = "of an unknown account"
 
 
 class StalePlanError(OperatorError):
@@ -197,39 +195,20 @@ def take(exact: Any, stacks: Iterable[StackRef], *, must_be_shown: bool = False)
     and standard input is a terminal.
 
     Raises:
-        OperatorError: what was shown has changed, and the plan stays; or nothing was shown.
+        OperatorError: what was shown has changed, or nobody can tell for which account it was
+            shown, and the plan stays; or nothing was shown.
     """
     command = _command.get()
-    if command is None or not command.was_shown:
-        if must_be_shown:
-            with _told():
-                refuse_unseen()
+    if command is None:
         return None
-    with _told():
-        places = _known(_places_of(stacks))
     try:
         with _told():
-            name = command.take(exact, places, must_be_shown=must_be_shown)
-    except OperatorError:
-        if _file_of(command.plan.id).exists():
-            _mark_of(command.plan.id).touch()
+            name = command.take(exact, lambda: _places_of(stacks), must_be_shown=must_be_shown)
+    except StalePlanError:
+        _mark_of(command.plan.id).touch()
         raise
     _unmark(command.plan.id)
     return name
-
-
-def _known(places: list[str]) -> list[str]:
-    """Return places whose accounts are known.
-
-    Raises:
-        PlanError: one is not, so that nobody can tell whether the plan was shown for it.
-    """
-    if any(place.endswith(_NOBODYS) for place in places):
-        raise PlanError(
-            "nothing was done: AWS does not say whose account it is, so nobody can tell whether "
-            "the plan was shown for it; try again when `aws sts get-caller-identity` answers"
-        )
-    return places
 
 
 def _forget_marks() -> None:
@@ -239,16 +218,12 @@ def _forget_marks() -> None:
             path.unlink(missing_ok=True)
 
 
-def _places_of(stacks: Iterable[StackRef]) -> list[str]:
-    """Return what a plan is bound to: each stack's name, region, and account or endpoint.
-
-    On AWS a name and a region are those of several stacks: of one in each account.
-    """
+def _places_of(stacks: Iterable[StackRef]) -> list[Place]:
+    """Return what a plan is bound to: each stack's name, region, and account or endpoint."""
     known = [*stacks]
     local = next((stack.local for stack in known if stack.local is not None), None)
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "" if local is None else local.endpoint)
     if endpoint:
-        return [f"{stack.name} in {stack.region} at {endpoint}" for stack in known]
+        return [Place(f"{stack.name} in {stack.region} at {endpoint}") for stack in known]
     account = account_of(known)
-    owner = _NOBODYS if account is None else f"of account {account}"
-    return [f"{stack.name} in {stack.region} {owner}" for stack in known]
+    return [place_on_aws(stack.name, stack.region, account) for stack in known]

@@ -205,6 +205,9 @@ def test_a_plan_of_an_unknown_account_is_not_carried_out(changing: Changing) -> 
     assert changing.run("change", *AT_HOME, "--yes", clients=nobodys) == 2
     assert changing.run("change", *AT_HOME, "--yes") == 2
     assert changing.done == []
+    assert changing.run("change", *AT_HOME) == 0
+    assert changing.run("change", *AT_HOME, "--yes") == 0
+    assert len(changing.done) == 1
 
 
 def test_an_account_that_nobody_tells_says_nothing_of_a_plan(

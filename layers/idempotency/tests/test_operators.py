@@ -385,6 +385,18 @@ def test_a_plan_is_carried_out_once_by_its_name(run: Console, store: Store) -> N
     assert "there is no plan" in run(f"release billing#b --yes --plan {plan}", store)
 
 
+@pytest.mark.parametrize("options", ["--pl deadbeef --yes", "--plan=deadbeef --ye", "--ye"])
+def test_what_binds_a_change_to_its_plan_is_written_in_full(
+    run: Console, store: Store, options: str
+) -> None:
+    """A change whose plan or consent is named by the beginning of an option is refused."""
+    before = store.read("billing#b")
+    with pytest.raises(SystemExit) as ended:
+        run(f"release billing#b {options}", store)
+    assert ended.value.code == 2
+    assert store.read("billing#b") == before
+
+
 # ── What a consumer does then ─────────────────────────────────────────────────────────────────────
 
 
@@ -632,6 +644,26 @@ def test_a_plan_is_bound_to_the_region_and_the_account_of_its_table(
     printed = capsys.readouterr()
     assert says in printed.out + printed.err
     assert is_done == (status_of(store, "billing#b") == FAILED) == says.endswith("done")
+
+
+def test_a_plan_of_an_unknown_account_is_shown_again_before_it_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the refusal says to do leads to the change once STS answers."""
+    store = MemoryStore()
+    store.put_if_absent(record("billing#b", QUARANTINED, error="no"))
+    words = ["release", "billing#b", "--store", "dynamodb:Records"]
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    clients = CallersOf(None)
+    assert main(words, store, clients) == 0
+    assert main([*words, "--yes"], store, clients) == 2
+    assert "run the command without --yes again" in capsys.readouterr().err
+    clients.account = "111122223333"
+    assert main([*words, "--yes"], store, clients) == 2
+    assert status_of(store, "billing#b") == QUARANTINED
+    assert main(words, store, clients) == 0
+    assert main([*words, "--yes"], store, clients) == 0
+    assert status_of(store, "billing#b") == FAILED
 
 
 class CallersOf:

@@ -27,8 +27,9 @@ from carride_idempotency import (
     SqsDeadLetters,
     forget,
 )
-from carride_idempotency.clock import epoch_ms
+from carride_idempotency.clock import epoch_ms, to_ms
 from carride_idempotency.dead_letters import DeadLetter
+from carride_idempotency.operators.choosing import Choice
 from carride_idempotency.operators.command import main
 from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
 from carride_idempotency.operators.queues import peek, waiting
@@ -724,6 +725,49 @@ def test_a_letter_that_is_back_has_failed_although_no_record_says_so(
     assert not any(pauses)
 
 
+def attributed(shop: Shop, **attributes: Any) -> Letter:
+    """Return a message without a key that SQS has moved, with attributes."""
+    url = shop.sqs.create_queue(QueueName="moved")["QueueUrl"]
+    shop.sqs.send_message(QueueUrl=url, MessageBody="{}", MessageAttributes=attributes)
+    (message,) = shop.sqs.receive_message(
+        QueueUrl=url, AttributeNames=["All"], MessageAttributeNames=["All"]
+    )["Messages"]
+    shop.sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    message["Attributes"]["DeadLetterQueueSourceArn"] = "arn:aws:sqs:us-east-1:1:work"
+    return letter_in(message)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"b": {"DataType": "Number", "StringValue": "7"}},
+        {"b": {"DataType": "Binary", "BinaryValue": b"\xff"}},
+    ],
+    ids=["number", "binary"],
+)
+def test_a_message_is_back_if_its_attributes_are_too(shop: Shop, more: dict[str, Any]) -> None:
+    """One with the same body and other attributes is another message."""
+    a = {"DataType": "String.kind", "StringValue": "x"}
+    sent = attributed(shop, a=a, **more)
+    site = shop.site()
+    assert site.is_back(sent, attributed(shop, a=a, **more))
+    assert not site.is_back(sent, attributed(shop, a=a))
+    assert not site.is_back(attributed(shop, a=a), attributed(shop))
+
+
+def test_spans_of_letters_and_of_records_begin_with_their_first_moment() -> None:
+    """A moment belongs to the span that it begins, and not to the one that it ends."""
+    moment = record("shop#1", QUARANTINED)
+    sent = datetime.fromtimestamp(moment.updated_ms / 1000, UTC)
+    letter = Letter("a", "g", "QUARANTINED", "", "shop", None, sent, {})
+    ms = moment.updated_ms
+    assert to_ms(sent) == ms
+    for after_ms, before_ms, is_meant in ((ms, ms + 1, True), (ms - 1, ms, False)):
+        chosen = Choice(after_ms=after_ms, before_ms=before_ms).has(moment, ms)
+        letters = LetterChoice(after_ms=after_ms, before_ms=before_ms).has(letter)
+        assert (chosen, letters) == (is_meant, is_meant)
+
+
 def test_a_letter_without_a_key_succeeds_if_it_is_not_back(shop: Shop) -> None:
     """No record tells, so the whole time is waited for; then the others of its group follow."""
     for number in (1, 2):
@@ -753,7 +797,7 @@ def test_messages_that_another_reader_hides_are_told(shop: Shop) -> None:
         shop.put(eventbridge_event({"id": key}, event_id=f"id-{key}"))
     (taken,) = shop.sqs.receive_message(QueueUrl=shop.url)["Messages"]
     assert json.loads(shop.run("--to shop --json"))["hidden"] == 1
-    assert "1 messages are hidden by another reader" in shop.run("--to shop")
+    assert "messages hidden by another reader: 1" in shop.run("--to shop")
     shop.sqs.delete_message(QueueUrl=shop.url, ReceiptHandle=taken["ReceiptHandle"])
     shop.run("--to shop --yes")
     assert (shop.status, len(shop.ran), shop.left) == (0, 2, 0)

@@ -19,11 +19,15 @@ class UsageError(Exception):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line.
+
+    It takes no abbreviation of an option: a plan is looked for by the whole words that were typed.
+    """
     top = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Find the records of idempotent operations, and change them. A command that "
         "changes something shows what it would do; --yes does it.",
+        allow_abbrev=False,
     )
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, about, build in (
@@ -34,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
         ("settle", "record what became of an external call, and release", _settle_options),
         ("redrive", "deliver dead letters again; first one of each failure", _redrive_options),
     ):
-        verb = verbs.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        description = f"{about[0].upper()}{about[1:]}."
+        verb = verbs.add_parser(name, help=about, description=description, allow_abbrev=False)
         _common_options(verb)
         build(verb)
     return top
@@ -126,7 +131,8 @@ def _redrive_options(verb: argparse.ArgumentParser) -> None:
         "--wait",
         default="5m",
         metavar="SPAN",
-        help="how long the outcome of a first letter may take, if it goes to a queue (default: 5m)",
+        help="how long the outcome of a first letter may take, if it goes to a queue (default: "
+        "5m); more than the queue's maxReceiveCount times its visibility timeout",
     )
     _yes_options(verb)
 

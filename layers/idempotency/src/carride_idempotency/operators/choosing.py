@@ -83,7 +83,7 @@ class Choice(NamedTuple):
     before_ms: int | None = None
     """Written before this time."""
     after_ms: int | None = None
-    """Written after this time."""
+    """Written at this time or later."""
     cause: str | None = None
     """The id of a cause, or a part of its text."""
 
@@ -100,7 +100,7 @@ class Choice(NamedTuple):
             return False
         if self.before_ms is not None and record.updated_ms >= self.before_ms:
             return False
-        if self.after_ms is not None and record.updated_ms <= self.after_ms:
+        if self.after_ms is not None and record.updated_ms < self.after_ms:
             return False
         return self._is_of_consumer(record) and self._has_cause(record, now_ms)
 

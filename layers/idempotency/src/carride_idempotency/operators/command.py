@@ -48,9 +48,11 @@ from carride_idempotency.operators.explaining import (
 )
 from carride_idempotency.operators.letters import Letter
 from carride_idempotency.operators.plans import (
+    Place,
     PlanError,
     PlanFolder,
     Planning,
+    place_on_aws,
     what_yes_does,
 )
 from carride_idempotency.operators.reading import records_in
@@ -88,7 +90,6 @@ _SHOWN: Final = 20
 _LEFT_TO_DO: Final = 1
 _WRONG: Final = 2
 _INTERRUPTED: Final = 130
-_NOBODYS: Final = "of an unknown account"
 _PASSWORD: Final = re.compile(r"(?<=://)([^@/\s]*):([^@/\s]*)@")
 
 
@@ -428,7 +429,7 @@ def _lines_of_letters(plan: RedrivePlan[Letter]) -> list[str]:
         lines.append(f"{plan.others} other letters were not chosen")
     if plan.hidden:
         lines.append(
-            f"{plan.hidden} messages are hidden by another reader: run the command again later"
+            f"messages hidden by another reader: {plan.hidden}; run the command again later"
         )
     if plan.unread:
         lines.append(
@@ -469,7 +470,7 @@ class _Command:
 
     def save(self, exact: Any) -> str | None:
         """Keep what was shown, and return the plan's id; None if that is not possible."""
-        return self._planning.save(_plain(exact), [self._place()])
+        return self._planning.save(_plain(exact), self._places())
 
     def take(self, exact: Any, *, must_be_shown: bool) -> None:
         """Check that what was shown is still so; on a terminal, that it was, if it must be.
@@ -477,35 +478,24 @@ class _Command:
         Raises:
             PlanError: it is not; or nobody can tell whether it was shown for this account.
         """
-        places = [self._place()] if self._planning.was_shown else []
-        if any(place.endswith(_NOBODYS) for place in places):
-            raise PlanError(
-                "nothing was done: AWS does not say whose account it is, so nobody can tell "
-                "whether the plan was shown for it; try again when `aws sts get-caller-identity` "
-                "answers"
-            )
-        self._planning.take(_plain(exact), places, must_be_shown=must_be_shown)
+        self._planning.take(_plain(exact), self._places, must_be_shown=must_be_shown)
 
-    def _place(self) -> str:
-        """Return what a plan is bound to: the store; of a table also its region and account.
-
-        On AWS a name is that of several tables: of one in each region and account.
-        """
+    def _places(self) -> list[Place]:
+        """Return what a plan is bound to: the store; of a table also its region and account."""
         if not self._store.startswith("dynamodb:"):
-            return self._store
+            return [Place(self._store)]
         endpoints = ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL")
         endpoint = next(filter(None, map(os.environ.get, endpoints)), None)
         if endpoint is not None:
-            return f"{self._store} at {endpoint}"
-        return f"{self._store} in {region_of(get_session())} {self._owner()}"
+            return [Place(f"{self._store} at {endpoint}")]
+        return [place_on_aws(self._store, region_of(get_session()), self._account())]
 
-    def _owner(self) -> str:
-        """Return whose account the shell's credentials are of."""
+    def _account(self) -> str | None:
+        """Return the account that the shell's credentials are of; None if STS does not say it."""
         try:
-            identity = self._clients("sts").get_caller_identity()
+            return str(self._clients("sts").get_caller_identity()["Account"])
         except (BotoCoreError, ClientError):
-            return _NOBODYS
-        return f"of account {identity['Account']}"
+            return None
 
 
 def without_password(word: str) -> str:

@@ -67,9 +67,10 @@ def letter_in(message: Mapping[str, Any]) -> Letter:
 
 
 def _misfit_in(event: Any) -> str | None:
-    """Return why no function or queue takes an event; None if nothing speaks against it.
+    """Return why an event cannot be written as a delivery or a message; None if it can.
 
-    An event is whatever a producer writes, so it may have the marks of a record, and not its form.
+    The target may still refuse it. An event is whatever a producer writes, so it may have the marks
+    of a record, and not its form.
     """
     try:
         json.dumps(as_delivered(event))

@@ -10,7 +10,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -63,7 +63,25 @@ class SavedPlan(NamedTuple):
     """The lines of its preview, in layouts from the widest to the narrowest."""
 
 
-def refuse_unseen() -> None:
+class Place(NamedTuple):
+    """What a plan changes: a store, a queue or a stack."""
+
+    name: str
+    has_known_owner: bool = True
+    """False if it is on AWS, where nobody says in which account."""
+
+
+def place_on_aws(name: str, region: str, account: str | None) -> Place:
+    """Return a place whose name is that of one in each region and account.
+
+    The account is None if AWS does not say it.
+    """
+    if account is None:
+        return Place(f"{name} in {region} of an unknown account", has_known_owner=False)
+    return Place(f"{name} in {region} of account {account}")
+
+
+def _refuse_unseen() -> None:
     """Refuse, on a terminal, to carry out what no plan has shown.
 
     Raises:
@@ -74,6 +92,20 @@ def refuse_unseen() -> None:
             "nothing was done: no plan of this command was shown. Run it without --yes, read the "
             "plan, and add --yes within an hour; a script names the plan with --plan. If the "
             "preview names no plan id, make the folder of plans writable"
+        )
+
+
+def _refuse_unknown(places: Iterable[Place]) -> None:
+    """Refuse to carry out a plan where nobody can tell whether it was shown for this account.
+
+    Raises:
+        PlanError: AWS does not say whose account one of the places is in.
+    """
+    if not all(place.has_known_owner for place in places):
+        raise PlanError(
+            "nothing was done: AWS does not say whose account it is, so nobody can tell whether "
+            "the plan was shown for it; when `aws sts get-caller-identity` answers, run the "
+            "command without --yes again"
         )
 
 
@@ -341,26 +373,32 @@ class Planning:
         self.plan = shown or SavedPlan(name or new_plan_id(), datetime.now(UTC), words)
         """Its time is that as of which is planned: that of the preview, if it is carried out."""
 
-    def save(self, exact: Any, places: Iterable[str], **shown: Any) -> str | None:
+    def save(self, exact: Any, places: Iterable[Place], **shown: Any) -> str | None:
         """Keep what is shown, and return the plan's id; None if plans cannot be kept.
 
         ``shown`` are further fields of `SavedPlan`.
         """
-        return self._folder.save(self.plan._replace(exact=exact, places=tuple(places), **shown))
+        names = tuple(place.name for place in places)
+        return self._folder.save(self.plan._replace(exact=exact, places=names, **shown))
 
-    def take(self, exact: Any, places: Iterable[str], *, must_be_shown: bool) -> str | None:
+    def take(
+        self, exact: Any, places: Callable[[], Collection[Place]], *, must_be_shown: bool
+    ) -> str | None:
         """Take the plan that was shown out of the folder, and return its id.
 
-        Return None if none was shown: then what is planned now is carried out, unless it
-        ``must_be_shown`` and standard input is a terminal.
+        The ``places`` are asked for only then. Return None if none was shown: then what is planned
+        now is carried out, unless it ``must_be_shown`` and standard input is a terminal.
 
         Raises:
-            PlanError: what was shown has changed, and the plan stays; or nothing was shown.
+            PlanError: what was shown has changed, or nobody can tell for which account it was
+                shown, and the plan stays; or nothing was shown.
         """
         if self.was_shown:
-            return self._folder.take(self.plan, exact, places)
+            found = places()
+            _refuse_unknown(found)
+            return self._folder.take(self.plan, exact, [place.name for place in found])
         if must_be_shown:
-            refuse_unseen()
+            _refuse_unseen()
         return None
 
 

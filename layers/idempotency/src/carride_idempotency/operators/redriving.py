@@ -1,4 +1,4 @@
-"""Sends the letters of a redrive: one of each failure first, then those that may follow.
+"""Plans a redrive, and sends its letters: one of each failure first, then those that may follow.
 
 If the first one fails again, up to two others of its group are tried: one poison letter holds back
 no group.
@@ -71,7 +71,9 @@ class LetterChoice(NamedTuple):
     cause: str | None = None
     """The id of a group, or words of its error."""
     before_ms: int | None = None
+    """Sent before this time."""
     after_ms: int | None = None
+    """Sent at this time or later."""
 
     def has(self, letter: AnyLetter) -> bool:
         """Return whether a letter is meant."""
@@ -118,7 +120,6 @@ class RedrivePlan[L: AnyLetter](NamedTuple):
     """Messages that another reader hides."""
     release: bool
     """Whether keys may be released."""
-    queues: tuple[str, ...] = ()
     unread: int = 0
     """About how many letters of a FIFO queue wait behind those that were read: it shows ten of a
     group at once."""
@@ -186,7 +187,6 @@ def plan_redrive[L: AnyLetter](
         others=read - len(taken),
         hidden=hidden,
         release=releases,
-        queues=site.queues,
         unread=unread,
     )
 
@@ -271,12 +271,16 @@ class Redriven(NamedTuple):
     """How many letters are still in the queue, by why they stayed."""
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
-    first: Mapping[str, Trial]
-    """How each group began: it has succeeded if one of the letters has that were tried."""
     tried: tuple[Tried, ...] = ()
     """The letters that were tried, up to three of a group."""
     released: int = 0
     """Keys that were released, each once: several letters may have one key."""
+
+    @property
+    def first(self) -> dict[str, Trial]:
+        """How each group began: it has succeeded if one of the letters has that were tried."""
+        groups = dict.fromkeys(each.group for each in self.tried)
+        return {group: _best(_trials_of(group, self.tried)) for group in groups}
 
     @property
     def succeeded(self) -> bool:
@@ -285,8 +289,9 @@ class Redriven(NamedTuple):
         return self.sent == self.planned and have_succeeded
 
     def to_json(self) -> dict[str, Any]:
-        """Return it with what became of each letter that was tried."""
-        return self._asdict() | {"tried": [each.to_json() for each in self.tried]}
+        """Return it with how each group began, and what became of each letter that was tried."""
+        tried = [each.to_json() for each in self.tried]
+        return self._asdict() | {"first": self.first, "tried": tried}
 
 
 class _Ready(NamedTuple):
@@ -351,8 +356,6 @@ class Redrive[L: AnyLetter]:
         self._released_keys = set[str]()
         self._began_ms = clock()
         self._reported_ms = self._began_ms
-        self._waiting_letters = -1
-        """How many letters there were when those that came back were last looked for."""
         # A receive returns ten messages, and the last of them must still be hidden when its turn
         # comes.
         hidden_s = max(site.hidden_s, math.ceil(20 * self._pause_s))
@@ -374,13 +377,11 @@ class Redrive[L: AnyLetter]:
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(self.state) from error
         held_back = sum(not self._may_follow(each.letter.group) for each in self._unsent.values())
-        groups = dict.fromkeys(each.group for each in self._tried.values())
         return Redriven(
             planned=self._planned,
             sent=self._sent,
             stayed=dict(self._stayed + Counter({HELD_BACK: held_back})),
             gone=len(self._unsent) - held_back,
-            first={group: _best(self._trials_of(group)) for group in groups},
             tried=tuple(self._tried.values()),
             released=len(self._released_keys),
         )
@@ -396,17 +397,14 @@ class Redrive[L: AnyLetter]:
 
     # ── The order ─────────────────────────────────────────────────────────────────────────────────
 
-    def _trials_of(self, group: str) -> list[Trial]:
-        return [each.trial for each in self._tried.values() if each.group == group]
-
     def _may_follow(self, group: str) -> bool:
         """Return whether a letter of a group has succeeded, or none was tried."""
-        trials = self._trials_of(group)
+        trials = _trials_of(group, self._tried.values())
         return not trials or _best(trials) is Trial.SUCCEEDED
 
     def _may_be_tried(self, planned: PlannedLetter[L]) -> bool:
         """Return whether a letter is worth a trial, and all of its group have failed so far."""
-        trials = self._trials_of(planned.letter.group)
+        trials = _trials_of(planned.letter.group, self._tried.values())
         have_failed = all(trial is Trial.FAILED for trial in trials)
         may_fail = self._site.may_fail(planned.verdict)
         return have_failed and len(trials) < _MOST_TRIALS and may_fail
@@ -546,16 +544,23 @@ class Redrive[L: AnyLetter]:
     # ── Waiting ───────────────────────────────────────────────────────────────────────────────────
 
     def _wait(self, waiting: dict[str, tuple[L, Record | None]]) -> None:
-        """Wait until it is known how these letters went, or the time is over."""
+        """Wait until it is known how these letters went, or the time is over.
+
+        Those that came back are looked for if the number of letters has changed, and at the end.
+        """
         self._report(
             f"waiting up to {self._wait_s:.0f} s: the consumer behind {self._plan.target} has to "
             f"be able to run; {len(waiting)} sent"
         )
-        self._waiting_letters = -1
+        count_before = -1
         end_ms = self._clock() + self._wait_s * 1000
         for looks_left in reversed(range(max(1, round(self._wait_s / _POLL_SECONDS)))):
             is_over = not looks_left or self._clock() >= end_ms
-            back = self._back([letter for letter, _ in waiting.values()], again=is_over)
+            count = self._site.count(hidden=False)
+            back = dict[str, L]()
+            if is_over or count != count_before:
+                back = self._back([letter for letter, _ in waiting.values()])
+            count_before = count
             for letter, before in list(waiting.values()):
                 outcome = self._outcome(letter, before, back.get(letter.id), is_over=is_over)
                 if outcome is not None:
@@ -566,17 +571,9 @@ class Redrive[L: AnyLetter]:
             self._progress(f"outcomes that are not known yet: {len(waiting)}")
             self._sleep(_POLL_SECONDS)
 
-    def _back(self, sent: Sequence[L], *, again: bool) -> dict[str, L]:
-        """Return the letters that have come back, by the ids of those that were sent.
-
-        The queues are read only if the number of letters has changed, or ``again``.
-        """
-        count = self._site.count(hidden=False)
-        is_unchanged = count == self._waiting_letters
-        self._waiting_letters = count
+    def _back(self, sent: Sequence[L]) -> dict[str, L]:
+        """Return the letters that have come back, by the ids of those that were sent."""
         found = dict[str, L]()
-        if is_unchanged and not again:
-            return found
         for letter in self._site.sent_since(self._began_ms):
             found |= {each.id: letter for each in sent if self._site.is_back(each, letter)}
         return found
@@ -628,6 +625,10 @@ def _is_postponed(record: Record | None, before: Record | None) -> bool:
     """
     used_before = 0 if before is None else before.attempt
     return record is not None and record.status == FAILED and record.attempt <= used_before
+
+
+def _trials_of(group: str, tried: Iterable[Tried]) -> list[Trial]:
+    return [each.trial for each in tried if each.group == group]
 
 
 def _best(trials: Sequence[Trial]) -> Trial:

@@ -120,16 +120,20 @@ class QueueSite(Site[Letter]):
     def is_back(self, sent: Letter, letter: Letter) -> bool:
         """Return whether a letter has the key or the message of one that was sent.
 
-        SQS itself moves a message whose function cannot start, and states no key.
+        SQS itself moves a message whose function cannot start, and states no key. It keeps body and
+        attributes, so another message of the same body is told apart.
         """
         if super().is_back(sent, letter):
             return True
         is_message = letter.unusable is None and letter.event is not None
-        return is_message and _body_of(sent) == _body_of(letter)
+        return is_message and _message_of(sent) == _message_of(letter)
 
 
-def _body_of(letter: Letter) -> str:
-    return str(as_message(letter.event)["MessageBody"])
+def _message_of(letter: Letter) -> dict[str, Any]:
+    """Return a letter's event as a queue takes it, without its group: a FIFO queue may set one."""
+    message = as_message(letter.event)
+    message.pop("MessageGroupId", None)
+    return message
 
 
 # ── Targets ───────────────────────────────────────────────────────────────────────────────────────
