@@ -26,6 +26,8 @@ _AT_ONCE: Final = 50
 """Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
 """Letters that are kept of each failure."""
+SHORT_ID: Final = 8
+"""Characters of a letter's id that are printed. `letters` and `redrive --letter` take them."""
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
 
 READERS: Final = {

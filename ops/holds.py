@@ -1,5 +1,6 @@
 """What holds a ride: facts, of which each page and verb makes its own sentences. No I/O."""
 
+import shlex
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -45,6 +46,13 @@ class Hold(NamedTuple):
     """How often its letters were redriven in the last 30 days."""
     command: str = ""
     """Shows what would help, or tells more; empty if it ends by itself."""
+
+
+def without_letter(hold: Hold, attempts: int, error: str) -> Hold:
+    """Return that a consumer gave an event up, of which no letter was found in its queues."""
+    key = f"{hold.consumer}#{hold.event_id}"
+    command = shlex.join(["./carride", "keys", key])
+    return hold._replace(kind=Kind.GIVEN_UP, attempts=attempts, error=error, command=command)
 
 
 def in_order(holds: list[Hold]) -> tuple[Hold, ...]:

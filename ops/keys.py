@@ -15,13 +15,11 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import peek
-from ops.dead_letters import DeadLetter, letter_of, queues_named, url_of
+from ops.dead_letters import SHORT_ID, DeadLetter, letter_of, queues_named, url_of
 from ops.policies import POLICIES, consumer_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Span, reads
 
-_SHORT_ID: Final = 8
-"""Characters of a letter's id that are shown. `letters` takes them."""
 _GONE: Final = "its letter is not in its queues: it was redriven or deleted, or a reader hides it"
 
 
@@ -114,7 +112,7 @@ def _row(record: Record, letter: DeadLetter | None, now: datetime) -> Key:
     cause = cause_of(record, to_ms(now))
     says = records.explain(record, now).says
     if letter is not None:
-        says += f"; its letter {letter.id[:_SHORT_ID]} is in {letter.queue}"
+        says += f"; its letter {letter.id[:SHORT_ID]} is in {letter.queue}"
     elif _has_a_letter(record):
         says += f"; {_GONE}"
     return Key(

@@ -6,7 +6,9 @@ from functools import cache
 from typing import Final
 
 from carride_idempotency.operators.site import Received, Verdict
+from ops.audit.evidence import AuditedConsumer
 from ops.dead_letters import (
+    READERS,
     DeadLetter,
     DeadLetters,
     failures,
@@ -15,9 +17,10 @@ from ops.dead_letters import (
     received_from,
     redrive_command,
 )
+from ops.prediction import Predictor
 from ops.stack import OperatorError, StackRef
 from ops.verbs import reads
-from ops.verdicts import predictor_of, verdict_if_released
+from ops.verdicts import verdict_if_released
 
 __all__ = ["judge_of", "letters"]
 
@@ -76,9 +79,14 @@ def _letter(stack: StackRef, name: str) -> DeadLetter | None:
 
 def judge_of(stack: StackRef) -> Callable[[Received[DeadLetter]], Verdict]:
     """Return what says of a letter what a redrive would do that may release its key."""
-    known = cache(lambda queue: predictor_of(stack, queue))
+
+    @cache
+    def predictor_of(consumer: AuditedConsumer) -> Predictor:
+        return Predictor(stack, consumer)
 
     def judge(found: Received[DeadLetter]) -> Verdict:
-        return verdict_if_released(found.letter, found.record, known(found.letter.queue))
+        consumer = READERS.get(found.letter.queue)
+        predictor = None if consumer is None else predictor_of(consumer)
+        return verdict_if_released(found.letter, found.record, predictor)
 
     return judge

@@ -49,7 +49,7 @@ from ops.audit.reading import BUS, Tail, booked_ride, delivered_in, published_in
 from ops.audit.saga import Saga, saga_of
 from ops.dead_letters import BUS as THE_BUS
 from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, redrive_command, ride_of
-from ops.holds import Hold, Kind, in_order
+from ops.holds import Hold, Kind, in_order, without_letter
 from ops.policies import consumer_of
 from ops.records import (
     NO_RECORD,
@@ -234,6 +234,8 @@ def _holds_at_consumers(events: Iterable[Event]) -> Iterator[Hold]:
                 reasons = [each.reason for each in at.deliveries if each.reason]
                 error = "".join(reasons[-1:])
                 yield hold._replace(kind=kind, attempts=at.record.attempt, error=error)
+            elif at.record is not None and at.record.status == QUARANTINED:
+                yield without_letter(hold, at.record.attempt, at.record.says)
             elif not at.deliveries and event.copies:
                 since = min(copy.time for copy in event.copies)
                 yield hold._replace(since_ms=since.timestamp() * 1000)

@@ -52,7 +52,7 @@ _CHOOSING: Final = {"--stack", "--region"}
 class StalePlanError(OperatorError):
     """Raised when what a plan has shown is not so any more: the message says what has changed.
 
-    ``changed`` are the differences of the two plans, with whole ids and values.
+    ``changed`` are all the differences, each in words; long values are cut.
     """
 
     def __init__(self, error: PlanChangedError) -> None:

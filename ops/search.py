@@ -8,7 +8,7 @@ holds, and `find` what tables, queues and the log of events have.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -168,15 +168,17 @@ def event(stack: StackRef, event_id: str, /) -> lookup.Event:
     try:
         return lookup.event(stack, event_id)
     except lookup.UnknownError as error:
-        raise _with_alike(error, stack, event_id) from error
+        raise _with_alike(error, stack, event_id, unknown=event_id) from error
 
 
-def _with_alike(error: lookup.UnknownError, stack: StackRef, text: str) -> OperatorError:
+def _with_alike(
+    error: lookup.UnknownError, stack: StackRef, text: str, *, unknown: str = ""
+) -> OperatorError:
     """Return an error that also names what begins like an unknown id, with the commands."""
-    search = find(stack, text)
+    search = _searched(stack, text, unknown)
     found = [each for each in search.found if each.command]
     if not found:
-        return OperatorError(f"{error}; nothing begins like it")
+        return OperatorError(f"{error}; nothing begins like it ({search.says})")
     lines = [f"{error}. What begins like it:"]
     lines += [f"  {each.command}  {each.kind} {each.id}" for each in found[:_ANSWERED]]
     more = search.more + len(found) - _ANSWERED
@@ -192,9 +194,14 @@ def find(stack: StackRef, text: str) -> Search:
     and in the log of events of the last day. A type of event is one, too. The tables of cars,
     assignments and payments are read whole.
     """
+    return _searched(stack, text, "")
+
+
+def _searched(stack: StackRef, text: str, unknown: str) -> Search:
+    """Return what `find` does; ``unknown`` is the id of an event that `lookup` has not found."""
     wanted = asked_for(text)
     begin = datetime.now(UTC) - _SINCE
-    known = _known(stack, wanted, begin)
+    known = _known(stack, wanted, begin, unknown)
     found = matches(wanted, known)
     kept = max(begin, reading.kept_since(stack))
     says = f"searched: tables, dead-letter queues, and the log since {kept.day} {kept:%b %H:%M} UTC"
@@ -220,7 +227,7 @@ def _found(match: Match, known: _Known) -> Found:
     return Found(match.kind, match.id, rides, command)
 
 
-def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
+def _known(stack: StackRef, wanted: str, since: datetime, unknown: str) -> _Known:
     """Return the ids in a stack that may match a text."""
     known: _Known = defaultdict(dict)
     known[TYPE] = {name: {} for name in FACTS}
@@ -237,8 +244,10 @@ def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
     for each in spellings:
         _add_logged(known, stack, each, since)
         _add_stored(known, stack, each)
+    _add_scanned(known, stack, spellings)
     _add_letters(known, stack)
-    if is_hex(name.lower()):
+    # Looking an event up reads the logs whole.
+    if name != unknown and is_hex(name.lower()):
         _add_event(known, stack, name.lower())
     return known
 
@@ -273,7 +282,7 @@ def _add_logged(known: _Known, stack: StackRef, begin: str, since: datetime) -> 
 
 
 def _add_stored(known: _Known, stack: StackRef, name: str) -> None:
-    """Add what the tables have under an id, and the cars and payments whose ids begin so."""
+    """Add the ride and the customer that the tables have under an id."""
     dynamodb = stack.client("dynamodb")
     if any(records.tables_of(stack, name).values()):
         _add(known, Match(RIDE, name), None)
@@ -289,16 +298,26 @@ def _add_stored(known: _Known, stack: StackRef, name: str) -> None:
         for page in pages:
             for item in page["Items"]:
                 _add(known, Match(CUSTOMER, name), item["orderID"]["S"])
-    cars = tables.scan(
-        dynamodb, stack.outputs["CarTableName"], "begins_with(#carID, :car)", car=name
-    )
-    for car in cars:
-        ride = car.get("rideID", {}).get("S")
-        _add(known, Match(CAR, car["carID"]["S"]), ride)
+
+
+def _add_scanned(known: _Known, stack: StackRef, spellings: Iterable[str]) -> None:
+    """Add the cars and payments whose ids begin in one of these ways."""
+    for item in _scanned(stack, "CarTable", "carID", spellings):
+        ride = item.get("rideID", {}).get("S")
+        _add(known, Match(CAR, item["carID"]["S"]), ride)
     for table, attribute, kind in _SCANNED:
-        condition = f"begins_with(#{attribute}, :name)"
-        for item in tables.scan(dynamodb, stack.outputs[f"{table}Name"], condition, name=name):
+        for item in _scanned(stack, table, attribute, spellings):
             _add(known, Match(kind, item[attribute]["S"]), item["orderID"]["S"])
+
+
+def _scanned(
+    stack: StackRef, table: str, attribute: str, spellings: Iterable[str]
+) -> Iterator[tables.Wire]:
+    """Yield the items of a table whose attribute begins in one of these ways."""
+    begins = {f"begin{number}": each for number, each in enumerate(spellings)}
+    condition = " OR ".join(f"begins_with(#{attribute}, :{begin})" for begin in begins)
+    dynamodb = stack.client("dynamodb")
+    return tables.scan(dynamodb, stack.outputs[f"{table}Name"], condition, **begins)
 
 
 def _add_letters(known: _Known, stack: StackRef) -> None:

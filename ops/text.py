@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 NARROW: Final = 80
 """Below so many columns, records stand in the place of tables."""
+MOST_NAMED: Final = 20
+"""How many things of a kind a report names."""
 
 _BYTES: Final = (*range(0x20), *range(0x7F, 0xA0))
 _DIRECTIONS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -55,12 +57,13 @@ def plural(noun: str) -> str:
     return f"{noun}s"
 
 
-def named_at_most(most: int, names: Sequence[str]) -> list[str]:
-    """Return indented lines with up to ``most`` names, and with how many more there are."""
-    lines = [f"  {name}" for name in names[:most]]
-    if len(names) > most:
-        lines.append(f"  … and {len(names) - most:,} more, which --json lists")
-    return lines
+def at_most[Line](lines: Sequence[Line]) -> list[Line | str]:
+    """Return up to `MOST_NAMED` lines of a report, and one with how many more there are."""
+    shown: list[Line | str] = [*lines[:MOST_NAMED]]
+    more = len(lines) - MOST_NAMED
+    if more > 0:
+        shown.append(f"  … and {more:,} more, which --json lists")
+    return shown
 
 
 def span(milliseconds: float) -> str:

@@ -21,10 +21,8 @@ from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
 from ops.audit.evidence import ALWAYS, CHANGES, AuditedConsumer, Evidence, RideItem
 from ops.audit.missing import applied_facts, hidden_messages, missing_at
-from ops.text import Row, counted, laid_out, named_at_most, row
+from ops.text import Row, at_most, counted, laid_out, row
 
-_MOST_NAMES: Final = 20
-"""Of each kind of what does not add up, in the table."""
 ROWS: Final = {
     "distinct": "events to act on",
     "deliveries": "deliveries",
@@ -137,7 +135,8 @@ class Ledger:
     """Messages by queue and reason."""
     consumers: Mapping[str, Account]
     keys_without_letter: tuple[str, ...]
-    """Keys that are quarantined, and whose letter has left its queue: it was deleted by hand."""
+    """Keys that are quarantined, and whose letter has left its queue: it expired, was deleted, or
+    was redriven before."""
     unread: Mapping[str, int]
     """Messages that could not be read, by queue."""
     routes: Mapping[str, str]
@@ -263,8 +262,7 @@ class Ledger:
         lines.append(row("lost", self.lost))
         lines.append(row("doubled", self.doubled))
         for kind in (LOST, DOUBLED, WITHOUT_LETTER, UNPUBLISHED, TWO_IDS, TWO_FACTS):
-            names = [each.says for each in self.of_kind(kind)]
-            lines += named_at_most(_MOST_NAMES, names)
+            lines += at_most([f"  {each.says}" for each in self.of_kind(kind)])
         return lines
 
     def _events(self) -> Iterator[Row | str]:

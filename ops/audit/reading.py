@@ -479,12 +479,11 @@ def _effect(order_id: str, fact: str, entry: Mapping[str, Any]) -> Effect:
 
 def booked_ride(item: Mapping[str, Any]) -> BookedRide:
     """Return an item of the API's table, given as Python values."""
-    changed = item.get("changedAt", item.get("openSince"))
     return BookedRide(
         order_id=item["orderID"],
         version=item["version"],
         booked=_time(item.get("bookedAt")),
-        open_since=_time_or_none(changed),
+        open_since=_time_or_none(item.get("changedAt")),
         status=item.get("status"),
         price=item.get("price"),
     )

@@ -30,7 +30,7 @@ from ops.audit.evidence import (
     grouped,
 )
 from ops.audit.missing import Missing, missing_at
-from ops.text import Row, counted, laid_out, row
+from ops.text import MOST_NAMED, Row, at_most, counted, laid_out, row
 
 _OVERDUE: Final = "CarRideOverdue"
 """The reconciler's event. It settles the ride."""
@@ -60,8 +60,6 @@ _MAY_PRECEDE: Final[Mapping[str, frozenset[str]]] = {
 """What payment may have emitted, or not, before a ride reached a state. A capture can be refused
 permanently after the reservation, and money can be returned before an event about it was
 emitted."""
-_MOST_NAMES: Final = 20
-"""The most names of each kind in the table."""
 _UNPAID: Final = frozenset({"cancelled", "declined", "refunded"})
 """The final states of a payment that has brought no money."""
 _EXPLAINED: Final = _UNPAID | {"captured", "undo due"}
@@ -163,10 +161,10 @@ class Saga:
         """Return the saga as a table."""
         return laid_out(self.lines())
 
-    def lines(self) -> list[Row]:
+    def lines(self) -> list[Row | str]:
         """Return the saga as the lines of a report."""
         rides = sum(self.endings.values())
-        rows = [row("rides", rides)]
+        rows: list[Row | str] = [row("rides", rides)]
         for ending, count in self.endings.items():
             rows.append(row(f"  {ending}", count))
         emitted = sum(self.emitted.values())
@@ -175,13 +173,13 @@ class Saga:
             rows.append(row(f"  {name}", count))
         rows.append(row("cars", self.cars, note=f"{self.cars_held} of them with a ride"))
         if self.unlisted_cars:
-            names = ", ".join(self.unlisted_cars[:_MOST_NAMES])
+            names = ", ".join(self.unlisted_cars[:MOST_NAMED])
             rows.append(row("  not found by dispatch", len(self.unlisted_cars), note=names))
         if self.gateway_asked:
             rows += self._money()
         rows.append(row("reconciled", self.reconciled, note="rides that were overdue"))
         if self.unpaid:
-            names = ", ".join(self.unpaid[:_MOST_NAMES])
+            names = ", ".join(self.unpaid[:MOST_NAMED])
             rows.append(row("  driven, not paid", len(self.unpaid), note=names))
         broken = [
             row(f"broken: {ride}", len(problems), note="; ".join(problems))
@@ -190,7 +188,7 @@ class Saga:
         overdue = [
             row(f"overdue: {ride}", 1, note=each.says) for ride, each in self.overdue.items()
         ]
-        return [*rows, *_at_most("broken", broken), *_at_most("overdue", overdue)]
+        return [*rows, *at_most(broken), *at_most(overdue)]
 
     def _money(self) -> list[Row]:
         kept = f"{self.captured_amount / 100:,.2f}"
@@ -199,14 +197,6 @@ class Saga:
             row("  captured", self.captured, note=f"of them; {kept} is kept"),
             row("  refunded", self.refunded, note="of them, or released"),
         ]
-
-
-def _at_most(kind: str, rows: Sequence[Row]) -> list[Row]:
-    """Return up to `_MOST_NAMES` rows of a kind, and one with how many more there are."""
-    more = len(rows) - _MOST_NAMES
-    if more <= 0:
-        return [*rows]
-    return [*rows[:_MOST_NAMES], row(f"{kind}: further", more, note="--json lists them")]
 
 
 class _Ride(NamedTuple):

@@ -21,7 +21,7 @@ from carride_idempotency.operators.redriving import (
 )
 from ops.audit.evidence import Delivered, Published, grouped
 from ops.cli.show import plain, show, table
-from ops.dead_letters import DeadLetter, DeadLetters, Failure
+from ops.dead_letters import SHORT_ID, DeadLetter, DeadLetters, Failure
 from ops.doctor import Findings
 from ops.holds import Hold, Kind
 from ops.keys import Key, KeyList
@@ -33,8 +33,6 @@ from ops.verbs import spelt
 
 _WIDTH: Final = 100
 """Columns of the dead letters, on a terminal and elsewhere."""
-_SHORT_ID: Final = 8
-"""Characters of a letter's id that are printed. `redrive --letter` takes them."""
 _UNITS: Final = (
     timedelta(days=1),
     timedelta(hours=1),
@@ -146,7 +144,7 @@ def _in_a_line(letter: DeadLetter) -> str:
     """Return what is known of a letter: the beginning of its id, its key, ride, type and age."""
     name = letter.key or letter.fact
     what = letter.type or "no event of a known type"
-    known = [letter.id[:_SHORT_ID], name, letter.ride, what, _age(letter.sent)]
+    known = [letter.id[:SHORT_ID], name, letter.ride, what, _age(letter.sent)]
     return "  ".join(filter(None, known))
 
 
@@ -300,8 +298,10 @@ def _held(hold: Hold) -> str:
         case Kind.OVERDUE:
             return f"overdue{since}{error}"
         case Kind.GIVEN_UP:
-            letters = counted(hold.letters, "letter")
-            return f"{hold.kind}: {what}, {letters} in {hold.queue}{since}{error}"
+            where = "and no letter is in its queues"
+            if hold.letters:
+                where = f"{counted(hold.letters, 'letter')} in {hold.queue}"
+            return f"{hold.kind}: {what}, {where}{since}{error}"
         case Kind.RETRYING | Kind.CRASHED | Kind.RUNNING:
             return f"{hold.kind}: {what}, attempt {hold.attempts}{since}{error}"
     return f"{hold.kind}: {what}{since}{error}"

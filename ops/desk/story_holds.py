@@ -10,7 +10,7 @@ from ops.dead_letters import redrive_command
 from ops.desk.deliveries import Delivered
 from ops.desk.facts import LOST, WAITING
 from ops.desk.story_known import Known
-from ops.holds import Hold, Kind, in_order
+from ops.holds import Hold, Kind, in_order, without_letter
 
 _LATE_MS: Final = 30_000.0
 """A delivery without an outcome for so long is worth a line."""
@@ -48,6 +48,9 @@ def _holds_at(known: Known, each: Delivered) -> Iterator[Hold]:
         return
     elif record is not None and record.status in (FAILED, IN_PROGRESS):
         yield from _unfinished(known, hold, each, record)
+    elif record is not None and record.status == QUARANTINED:
+        hold = hold._replace(since_ms=float(record.updated_ms))
+        yield without_letter(hold, record.attempt, _error(each, record))
     elif each.outcome == WAITING and known.now_ms - each.fact.time_ms >= _LATE_MS:
         yield hold
 

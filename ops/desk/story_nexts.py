@@ -138,7 +138,7 @@ def _after_reconciler(known: Known) -> Iterator[Next]:
 def _overdue_at(known: Known) -> float | None:
     """Return from when on the reconciler, which runs every five minutes, settles the ride."""
     booking = known.tables["BookingTable"]
-    since = [booking.get("changedAt", booking.get("openSince"))]
+    since = [booking.get("changedAt")]
     if since == [None]:
         since = [item.get("openSince") for item in known.tables.values()]
     times = [datetime.fromisoformat(text) for text in since if isinstance(text, str)]

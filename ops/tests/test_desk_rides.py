@@ -1,6 +1,7 @@
 """The page of a ride: what it says, and the picture of what happened."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -226,16 +227,31 @@ def test_each_consumer_that_holds_a_ride_has_a_line_with_its_own_error() -> None
             DRIVEN_MS + 30_000,
         ),
         ({"now_ms": DRIVEN_MS + 60_000.0}, Kind.WAITING, None),
+        ({"records": record(FINISHED, "payment", QUARANTINED)}, Kind.GIVEN_UP, None),
     ],
 )
 def test_what_holds_a_ride_is_known_with_its_consumer(
     changes: dict[str, Any], kind: Kind, due_ms: float | None
 ) -> None:
-    """A failure that is retried, a crash, a long run, a delivery that is missing."""
+    """A failure that is retried, a crash, a long run, a missing delivery, a missing letter."""
     story, _ = drawn(driven(), **changes)
     (hold,) = story.holds
     assert (hold.kind, hold.consumer, hold.type) == (kind, "payment", "CarRideCompleted")
     assert hold.due_ms == due_ms
+
+
+def test_a_quarantined_key_without_a_letter_holds_its_ride() -> None:
+    """Whether or not a delivery was refused since then: there is no letter to redrive."""
+    index = driven()
+    records = record(FINISHED, "payment", QUARANTINED, error=NO_ANSWER)
+    (key,) = records
+    for _ in range(2):
+        story, _ = drawn(index, records=records)
+        (hold,) = story.holds
+        assert (hold.kind, hold.error, hold.attempts) == (Kind.GIVEN_UP, NO_ANSWER, 3)
+        assert (hold.letters, hold.since_ms) == (0, DRIVEN_MS)
+        assert shlex.split(hold.command) == ["./carride", "keys", key]
+        deliver(index, FINISHED, "payment", DRIVEN_MS + 300, observation.QUARANTINED)
 
 
 def test_what_the_audit_says_comes_first() -> None:
@@ -248,16 +264,21 @@ def test_what_the_audit_says_comes_first() -> None:
     assert story.holds[0].error == "has 2 cars"
 
 
+@pytest.mark.parametrize("letters", [0, 2])
 @pytest.mark.parametrize("kind", [*Kind])
-def test_each_kind_of_hold_has_a_line_on_the_page(kind: Kind, ref: StackRef) -> None:
-    """Whatever holds a ride, its consumer is named, and its command can be copied."""
+def test_each_kind_of_hold_has_a_line_on_the_page(kind: Kind, letters: int, ref: StackRef) -> None:
+    """Whatever holds a ride, its consumer is named, and its command can be copied.
+
+    Letters are linked if there are any.
+    """
     hold = Hold(kind, "payment", FINISHED.idempotencyid, "CarRideCompleted", DRIVEN_MS)
-    hold = hold._replace(error="it <failed>", attempts=2, due_ms=DRIVEN_MS + 1.0, letters=2)
+    hold = hold._replace(error="it <failed>", attempts=2, due_ms=DRIVEN_MS + 1.0, letters=letters)
     hold = hold._replace(queue="PaymentDlq", command="./carride event x")
     desk = desk_of(ref)
     template = desk._templates.get_template("holds.html")  # noqa: SLF001 - as a page does
     line = str(vars(template.make_module({"desk": desk, "here": "/"}))["held"](hold))
     assert ("payment" in line) is (kind not in (Kind.BROKEN, Kind.OVERDUE))
+    assert ('href="/letters?' in line) is (kind == Kind.GIVEN_UP and letters > 0)
     assert "<failed>" not in line
     assert 'data-copy="./carride event x"' in line
 
@@ -419,7 +440,7 @@ def test_what_is_expected_is_named_with_who_is_to_do_it() -> None:
     publish(index, CREATED, BEGIN_MS)
     publish(index, ACCEPTED, BEGIN_MS)
     opened = datetime.fromtimestamp(BEGIN_MS / 1000, tz=CREATED.time.tzinfo).isoformat()
-    booking = {"status": "accepted", "openSince": opened}
+    booking = {"status": "accepted", "openSince": opened, "changedAt": opened}
     story, _ = drawn(index, tables=NOTHING | {"BookingTable": booking})
     assert [(each.type, each.who) for each in story.expected] == [
         ("CarAssigned", "dispatch"),

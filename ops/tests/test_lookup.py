@@ -1,6 +1,7 @@
 """What the lookups answer where the logs, the tables or the ids give little."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -14,12 +15,12 @@ from carride.events import RideEvent
 from carride.facts import CarRideAccepted, CarRideCreated, Fact
 from carride.history import kept
 from carride_idempotency import marshalling
-from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
-from ops import lookup
+from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
+from ops import letters, lookup
 from ops.audit.evidence import Delivered
 from ops.holds import Kind
 from ops.stack import OperatorError, StackRef
-from ops.tests.world import AWAY, empty_stack, log, put_record, stack
+from ops.tests.world import AWAY, FUNCTION, empty_stack, log, put_record, stack
 from tests.kit.rides import Life, booked, event
 
 pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
@@ -141,6 +142,12 @@ def applied(ref: StackRef) -> None:
     ref.client("dynamodb").put_item(TableName="RideHistory", Item=dict(marshalling.item(item)))
 
 
+def given_up(ref: StackRef) -> None:
+    """Have the key quarantined, and its letter in no queue any more."""
+    key = f"ride-history#{CREATED.idempotencyid}"
+    record(ref, key, status=QUARANTINED, attempt=3, error="it is broken", dead_lettered=True)
+
+
 def delivered(outcome: str) -> Callable[[StackRef], None]:
     return lambda ref: log(ref, "RideHistory", delivery(CREATED, outcome))
 
@@ -211,8 +218,9 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
         (on_the_bus, [Kind.WAITING]),
         (delivered("Failed"), []),
         (applied, []),
+        (given_up, [Kind.GIVEN_UP]),
     ],
-    ids=["claim", "bus", "failed, and retried", "timeline"],
+    ids=["claim", "bus", "failed, and retried", "timeline", "its letter is gone"],
 )
 def test_what_holds_a_ride_is_told(
     ref: StackRef, known_by: Callable[[StackRef], None], kinds: list[Kind]
@@ -220,6 +228,25 @@ def test_what_holds_a_ride_is_told(
     """A fact for each consumer that an event still has to reach, or to get through."""
     known_by(ref)
     assert [each.kind for each in lookup.ride(ref, "order_01").holds] == kinds
+
+
+@pytest.mark.parametrize("outcomes", [[], ["Failed", "DeadLettered"], ["Quarantined"]])
+def test_a_quarantined_key_without_a_letter_holds_its_ride(
+    ref: StackRef, outcomes: list[str]
+) -> None:
+    """Nothing else tells of it: no delivery runs, and a redrive has no letter to send."""
+    on_the_bus(ref)
+    given_up(ref)
+    for outcome in outcomes:
+        delivered(outcome)(ref)
+    (hold,) = lookup.ride(ref, "order_01").holds
+    assert (hold.kind, hold.attempts, hold.letters) == (Kind.GIVEN_UP, 3, 0)
+    assert "it is broken" in hold.error
+    assert shlex.split(hold.command) == [
+        "./carride",
+        "keys",
+        f"ride-history#{CREATED.idempotencyid}",
+    ]
 
 
 @pytest.mark.parametrize("dead_lettered", [False, True])
@@ -249,6 +276,23 @@ def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
     # Not as a whole: a letter's age may be a second more by now.
     (again,) = lookup.ride(ref, "order_01").events
     assert (again.id, again.copies, again.detail) == (found.id, found.copies, found.detail)
+
+
+def test_the_list_of_letters_asks_for_the_function_of_a_consumer_once(ref: StackRef) -> None:
+    """Both of its queues lead to the same function."""
+    asked = list[str]()
+
+    def configuration(**request: Any) -> Any:
+        asked.append(request["FunctionName"])
+        return FUNCTION
+
+    ref.client("lambda").get_function_configuration = configuration
+    for queue in ("RideHistoryDlq", "RideHistoryRuleDlq", "PaymentDlq", "PaymentRuleDlq"):
+        ref.client("sqs").send_message(
+            QueueUrl=ref.outputs[f"{queue}Url"], MessageBody=json.dumps(on_bus(CREATED))
+        )
+    letters.letters(ref)
+    assert sorted(asked) == ["payment", "ride-history"]
 
 
 def test_an_event_tells_the_time_by_which_a_replay_chooses_it(ref: StackRef) -> None:

@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -171,9 +173,45 @@ def test_an_unknown_id_is_answered_with_what_begins_like_it(
 def test_an_id_like_no_other_is_answered_so(
     ref: StackRef, verb: Callable[[StackRef, str], object]
 ) -> None:
-    """After where it was looked for."""
-    with pytest.raises(OperatorError, match="nothing begins like it"):
+    """After where it was looked for, and with what was searched, and how far back."""
+    with pytest.raises(OperatorError, match="nothing begins like it") as raised:
         verb(ref, "car_99")
+    searched, _, _ = search.find(ref, "car_99").says.partition(" since ")
+    assert f"{searched} since " in str(raised.value)
+
+
+@contextmanager
+def asked(ref: StackRef, service: str, operation: str) -> Iterator[list[dict[str, Any]]]:
+    """Collect the parameters of a service's requests."""
+    requests: list[dict[str, Any]] = []
+
+    def note(params: dict[str, Any], **_: object) -> None:
+        requests.append(params)
+
+    events = ref.client(service).meta.events
+    name = f"provide-client-params.{service}.{operation}"
+    events.register(name, note)
+    yield requests
+    events.unregister(name, note)
+
+
+def test_an_unknown_event_is_looked_up_once(ref: StackRef) -> None:
+    """Its consumers' logs are read whole, which takes minutes in a stack of some age."""
+    unknown = "00000000-0000-4000-8000-00000000abcd"
+    with asked(ref, "logs", "FilterLogEvents") as requests, pytest.raises(OperatorError):
+        search.event(ref, unknown)
+    logs = [each["logGroupName"] for each in requests]
+    for consumer in CONSUMERS:
+        assert logs.count(consumer.resources) == 1
+
+
+@pytest.mark.parametrize("text", ["3", "Car_0", "order_3"])
+def test_a_search_scans_each_table_once(ref: StackRef, text: str) -> None:
+    """However many spellings a number or a name in capitals has."""
+    with asked(ref, "dynamodb", "Scan") as requests:
+        search.find(ref, text)
+    scanned = sorted(each["TableName"] for each in requests)
+    assert scanned == ["Assignment", "Car", "Payment"]
 
 
 def test_tables_and_queues_are_searched_too(ref: StackRef) -> None:

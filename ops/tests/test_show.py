@@ -136,16 +136,21 @@ def letters_of(name: str) -> list[dict[str, str]]:
     return [{"key": key, "ride": "order_01", "why": "it breaks the contract"}] * 2
 
 
+@pytest.mark.parametrize("letters", [0, 4])
 @pytest.mark.parametrize("kind", [*Kind])
-def test_a_ride_begins_with_what_holds_it(kind: Kind) -> None:
-    """Each in a line, with the command that goes on, before the tables and the events."""
-    hold = Hold(kind, "payment", "id", "CarRideAccepted", 1.0, "the error", 2, letters=4)
+def test_a_ride_begins_with_what_holds_it(kind: Kind, letters: int) -> None:
+    """Each in a line, with the command that goes on, before the tables and the events.
+
+    A queue is named if there are letters in it.
+    """
+    hold = Hold(kind, "payment", "id", "CarRideAccepted", 1.0, "the error", 2, letters=letters)
     hold = hold._replace(queue="PaymentDlq", command="./carride redrive payment --letter=x")
     tables = {"PaymentTable": {"state": "captured"}}
     ride = Ride("order_01", "paid", (), tables, (), holds=(hold,))
     shown = printed(ride).splitlines()
     assert kind in shown[1]
     assert ("payment" in shown[1]) is (kind not in (Kind.BROKEN, Kind.OVERDUE))
+    assert ("PaymentDlq" in shown[1]) is (kind == Kind.GIVEN_UP and letters > 0)
     assert "the error" in shown[1]
     assert shown[2].strip() == hold.command
     assert "PaymentTable" in shown[3]
