@@ -19,7 +19,8 @@ import ops.cli.stack
 import ops.doctor
 import ops.keys
 import ops.letters
-import ops.search  # noqa: F401 - these and the modules that they show register their verbs
+import ops.search
+import ops.tail  # noqa: F401 - these and the modules that they show register their verbs
 from ops import plans
 from ops.bounds import abridged
 from ops.cli.line import INTERRUPTED, command_line

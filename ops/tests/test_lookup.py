@@ -16,7 +16,7 @@ from carride.facts import CarRideAccepted, CarRideCreated, Fact
 from carride.history import kept
 from carride_idempotency import marshalling
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
-from ops import letters, lookup
+from ops import letters, lookup, tail
 from ops.audit.evidence import Delivered
 from ops.holds import Kind
 from ops.stack import OperatorError, StackRef
@@ -69,7 +69,7 @@ def record(ref: StackRef, key: str, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "ask", [lookup.ride, lookup.event, lambda ref, name: next(lookup.tail(ref, ride=name))]
+    "ask", [lookup.ride, lookup.event, lambda ref, name: next(tail.tail(ref, ride=name))]
 )
 @pytest.mark.parametrize("name", ["", 'order_01" || "', "ride-history#1", "x" * 200, "../order_01"])
 def test_an_id_of_another_form_is_refused(
@@ -328,9 +328,7 @@ def test_lines_are_chosen_by_ride_type_outcome_and_consumer(
     log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
     log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
     log(ref, "RideHistory", delivery(other, "New"), age_s=6)
-    lines = lookup.tail(
-        ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options
-    )
+    lines = tail.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
     assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
 
 
@@ -349,7 +347,7 @@ def test_each_line_is_shown_once(ref: StackRef) -> None:
             ),
         )
     )
-    lines = lookup.tail(
+    lines = tail.tail(
         ref, since=datetime.now(UTC) - timedelta(seconds=60), pause=lambda _: next(steps)()
     )
     seen = [
