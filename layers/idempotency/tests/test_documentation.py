@@ -189,7 +189,7 @@ def test_a_caller_gets_what_the_table_says(decorator: str, situation: str) -> No
 def table_of_decorators() -> str:
     """Return the table of the first page."""
     (table,) = re.findall(
-        r"^## Which decorator.*?\n\n(.*?)\n\n", GUIDE.read_text(), re.MULTILINE | re.DOTALL
+        r"^## Which decorator.*?\n\n(\|.*?)\n\n", GUIDE.read_text(), re.MULTILINE | re.DOTALL
     )
     return str(table)
 
