@@ -87,10 +87,12 @@ def find(
     Raises:
         OperatorError: no region is configured.
     """
-    chosen = stack or region or clients or os.environ.get("AWS_ENDPOINT_URL")
-    local = None if chosen else kept()
-    if local is not None:
-        return StackRef(local.name, local.region, local_clients(local), local)
+    local = None if clients else kept()
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    is_chosen = stack or region or endpoint
+    # The demo prints this variable with its own endpoint, for the SAM CLI.
+    if local is not None and (endpoint == local.endpoint or not is_chosen):
+        return StackRef(stack or local.name, region or local.region, local_clients(local), local)
     clients = clients or aws_clients()
     region = region or boto3.session.Session().region_name or os.environ.get("AWS_REGION")
     if not region:

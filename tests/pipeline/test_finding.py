@@ -37,7 +37,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_a_running_local_stack_is_found(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients reach the local engine only.
 
-    Options and AWS_ENDPOINT_URL choose another stack.
+    Options and AWS_ENDPOINT_URL choose another stack, unless the URL is this one's.
     """
     local = HERE._replace(endpoint=HERE.endpoint.format(port))
     finding.keep(local)
@@ -49,6 +49,9 @@ def test_a_running_local_stack_is_found(port: int, monkeypatch: pytest.MonkeyPat
         assert chosen.client("sqs").meta.endpoint_url != local.endpoint
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     assert find().local is None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", local.endpoint)
+    assert find().local == local
+    assert find("kept", "eu-west-1").local == local
 
 
 @pytest.mark.parametrize("gone", ["file", "content", "process", "endpoint"])
