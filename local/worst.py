@@ -23,6 +23,7 @@ from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
 from ops.audit.evidence import Evidence
 from ops.audit.queues import waiting
+from ops.sentences import says
 from ops.simulation import simulate
 from simulated_rides import Simulation
 
@@ -281,9 +282,9 @@ def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
     if report.status:
         names = [each.says for each in report.ledger.named()]
         for ride, problems in report.saga.problems.items():
-            names.append(f"{ride} {'; '.join(problems)}")
+            names.append(f"{ride} {'; '.join(map(says, problems))}")
         for ride, overdue in report.saga.overdue.items():
-            names.append(f"{ride} is overdue {overdue.says}")
+            names.append(f"{ride} is overdue {says(overdue)}")
         sentence = report.verdict
         if names:
             sentence += f": {', '.join(names)}"

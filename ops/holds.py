@@ -1,8 +1,11 @@
 """What holds a ride: facts, of which each page and verb makes its own sentences. No I/O."""
 
 import shlex
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
+
+from ops.audit.problems import Overdue, Problem
 
 
 class Kind(StrEnum):
@@ -33,7 +36,9 @@ class Hold(NamedTuple):
     since_ms: float | None = None
     """Since when; None if nobody knows."""
     error: str = ""
-    """The newest error, or what the audit says; empty if there is none."""
+    """The newest error; empty if there is none."""
+    audited: Problem | Overdue | None = None
+    """What the audit has found; None if it is something else that holds the ride."""
     attempts: int = 0
     due_ms: float | None = None
     """When the next attempt begins, or the lease of this one ends; None if nobody knows."""
@@ -46,6 +51,15 @@ class Hold(NamedTuple):
     """How often its letters were redriven in the last 30 days."""
     command: str = ""
     """Shows what would help, or tells more; empty if it ends by itself."""
+
+
+def by_audit(problems: Iterable[Problem], overdue: Overdue | None) -> Iterator[Hold]:
+    """Yield what the audit says of a ride."""
+    for problem in problems:
+        yield Hold(Kind.BROKEN, audited=problem)
+    if overdue is not None:
+        since_ms = overdue.since.timestamp() * 1000
+        yield Hold(Kind.OVERDUE, since_ms=since_ms, audited=overdue)
 
 
 def without_letter(hold: Hold, attempts: int, error: str) -> Hold:

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import jmespath
 import msgspec
-from msgspec.structs import replace
 
 from assignments import zone
 from carride.events import ContractError, parse_event
@@ -40,12 +39,11 @@ from ops.audit.evidence import (
 )
 from ops.audit.queues import Letters, json_object
 from ops.audit.reading import BUS, booked_ride, delivered_in, published_in
-from ops.audit.saga import Saga, saga_of
+from ops.audit.saga import saga_of
 from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, redrive_command, ride_of
-from ops.holds import Hold, Kind, in_order, without_letter
+from ops.holds import Hold, Kind, by_audit, in_order, without_letter
 from ops.policies import consumer_of
 from ops.records import (
-    NO_RECORD,
     candidates,
     explain,
     items_at,
@@ -61,9 +59,6 @@ _RETRIED: Final = timedelta(hours=25)
 for 24 hours."""
 _IDS_AT_ONCE: Final = 15
 """Ids in a filter pattern, which has at most 1,024 characters."""
-_NO_ITEM: Final = (
-    "nothing: no event of the ride has taken effect here, or it was not booked through the API"
-)
 _stated = jmespath.compile(
     "[id, detail.idempotencyid, detail.idempotencyId, detail.attributes.idempotencyId]"
 )
@@ -79,11 +74,16 @@ class AtConsumer(NamedTuple):
     outcome: str
     """``took effect``, ``dead-lettered``, the record's status, the last delivery's outcome, or
     ``unknown``."""
-    says: str
-    """What the record says, and why a part of the answer is missing."""
+    error: str
+    """Why the newest attempt failed, by the record or else by the log; empty if none has."""
     deliveries: list[Delivered]
     record: Explained | None
     dead_letters: list[DeadLetter]
+
+    @property
+    def breaks_contract(self) -> bool:
+        """Whether the event has no key here, because it breaks the contract."""
+        return any(letter.reason == CONTRACT for letter in self.dead_letters)
 
 
 class Event(NamedTuple):
@@ -97,10 +97,36 @@ class Event(NamedTuple):
     detail: Any
     """The CloudEvents event; if it breaks the contract, EventBridge's event; None if neither log
     nor queue has it."""
-    says: str | None
-    """How it breaks the contract, and where it is if it is not on the bus."""
+    breach: str | None
+    """How it breaks the contract; None if it does not."""
     copies: tuple[Published, ...]
+    """On the bus, as its log has them."""
+    in_outbox: bool
+    letters: tuple[DeadLetter, ...]
+    """In the queues of no consumer, without the event."""
     consumers: tuple[AtConsumer, ...]
+    logged_since: datetime
+    """Since when the logs are complete."""
+
+
+class Settlement(NamedTuple):
+    """How the reconciler has settled a ride, by its newest settlement."""
+
+    outcome: str
+    """``completed`` or ``cancelled``."""
+    time: datetime
+    completed: datetime | None
+    """When a ride was completed that was not settled so; None if it was not."""
+
+
+class Unread(NamedTuple):
+    """Messages of a dead-letter queue that could not be read."""
+
+    queue: str
+    hidden: int
+    """Another reader has received them."""
+    left: int
+    """They are too many for a short reading."""
 
 
 class Ride(NamedTuple):
@@ -108,14 +134,12 @@ class Ride(NamedTuple):
 
     order_id: str
     state: str
-    unread: tuple[str, ...]
-    """What could not be read."""
-    tables: Mapping[str, Mapping[str, Any] | str]
-    """What each table has besides events; a sentence if it has nothing."""
+    unread: tuple[Unread, ...]
+    tables: Mapping[str, Mapping[str, Any]]
+    """What each table has besides events."""
     events: tuple[Event, ...]
-    settled: str = ""
-    """As what the reconciler settled it and when, and when it was completed besides; empty if it
-    was not settled."""
+    settled: Settlement | None = None
+    """None if the reconciler has not settled it."""
     holds: tuple[Hold, ...] = ()
     """What holds it; nothing if all is well."""
 
@@ -128,10 +152,18 @@ class _OnBus(NamedTuple):
 
 
 class _Letters(NamedTuple):
-    """What dead-letter queues have of some events, and what in them could not be read, in words."""
+    """What dead-letter queues have of some events, and what in them could not be read."""
 
     found: Sequence[DeadLetter]
-    unread: Sequence[str]
+    unread: Sequence[Unread]
+
+
+class _Stored(NamedTuple):
+    """A record with its meaning."""
+
+    record: Explained
+    error: str
+    """Why its newest attempt failed; empty if that is not known."""
 
 
 class _Known(NamedTuple):
@@ -144,14 +176,12 @@ class _Known(NamedTuple):
     names: Collection[str]
     facts: Mapping[str, Named | None]
     items: Mapping[str, Mapping[str, Any]]
-    records: Mapping[str, Explained]
+    records: Mapping[str, _Stored]
     in_effect: Collection[str]
     """``<consumer>#<idempotency id>`` of each effect."""
     bodies: Mapping[str, Any]
     """The events in the log, by EventBridge's id."""
     letters: _Letters
-    kept: str
-    """Since when the logs are complete, in words."""
 
 
 class UnknownError(OperatorError):
@@ -173,17 +203,19 @@ def ride(stack: StackRef, order_id: str) -> Ride:
     cars = _car(stack, order_id, known.items["AssignmentTable"])
     saga = saga_of(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
     events.sort(key=lambda event: (_begun(event), event.version or 0, event.type or "", event.id))
-    held: dict[str, Mapping[str, Any] | str] = {}
-    for table, item in known.items.items():
-        held[table] = _besides_events(item) or _NO_ITEM
     return Ride(
         order_id=order_id,
         state=next(iter(saga.endings), "open"),
         unread=tuple(known.letters.unread),
-        tables=held,
+        tables={table: _besides_events(item) for table, item in known.items.items()},
         events=tuple(events),
         settled=_settled(known.evidence.published, order_id),
-        holds=in_order([*_holds_by_audit(saga, order_id), *_holds_at_consumers(events)]),
+        holds=in_order(
+            [
+                *by_audit(saga.problems.get(order_id, ()), saga.overdue.get(order_id)),
+                *_holds_at_consumers(events),
+            ]
+        ),
     )
 
 
@@ -194,16 +226,6 @@ def _begun(event: Event) -> datetime:
         times += [each.time for each in at.deliveries]
         times += [letter.sent for letter in at.dead_letters]
     return min(times, default=NEVER)
-
-
-def _holds_by_audit(saga: Saga, order_id: str) -> Iterator[Hold]:
-    """Yield what the audit says of a ride."""
-    for problem in saga.problems.get(order_id, ()):
-        yield Hold(Kind.BROKEN, error=problem)
-    if order_id in saga.overdue:
-        overdue = saga.overdue[order_id]
-        since_ms = overdue.since.timestamp() * 1000
-        yield Hold(Kind.OVERDUE, since_ms=since_ms, error="; ".join(overdue.where))
 
 
 def _holds_at_consumers(events: Iterable[Event]) -> Iterator[Hold]:
@@ -219,11 +241,9 @@ def _holds_at_consumers(events: Iterable[Event]) -> Iterator[Hold]:
                 kind = Kind.RUNNING if at.record.held else Kind.CRASHED
                 if at.record.status == FAILED:
                     kind = Kind.RETRYING
-                reasons = [each.reason for each in at.deliveries if each.reason]
-                error = "".join(reasons[-1:])
-                yield hold._replace(kind=kind, attempts=at.record.attempt, error=error)
+                yield hold._replace(kind=kind, attempts=at.record.attempt, error=at.error)
             elif at.record is not None and at.record.status == QUARANTINED:
-                yield without_letter(hold, at.record.attempt, at.record.says)
+                yield without_letter(hold, at.record.attempt, at.error)
             elif not at.deliveries and event.copies:
                 since = min(copy.time for copy in event.copies)
                 yield hold._replace(since_ms=since.timestamp() * 1000)
@@ -244,18 +264,17 @@ def _given_up(hold: Hold, at: AtConsumer) -> Hold:
     )
 
 
-def _settled(published: Iterable[Published], order_id: str) -> str:
-    """Return as what a ride was settled, by its newest settlement, and whether it was completed."""
+def _settled(published: Iterable[Published], order_id: str) -> Settlement | None:
     own = [each for each in published if each.named and each.named.order_id == order_id]
     settlements = [each for each in own if each.outcome is not None and not each.replayed]
     if not settlements:
-        return ""
+        return None
     newest = max(settlements, key=lambda each: each.time)
-    said = f"the reconciler settled it as {newest.outcome} at {newest.time:%Y-%m-%d %H:%M:%S %Z}"
-    completions = [each.time for each in own if each.type == "CarRideCompleted"]
-    if newest.outcome == "completed" or not completions:
-        return said
-    return f"{said}, and it was completed at {min(completions):%Y-%m-%d %H:%M:%S %Z}"
+    completed = None
+    if newest.outcome != "completed":
+        completions = (each.time for each in own if each.type == "CarRideCompleted")
+        completed = min(completions, default=None)
+    return Settlement(str(newest.outcome), newest.time, completed)
 
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,7 +336,8 @@ def _ride_named_by(known: _Known) -> str | None:
 
 
 def _unknown(what: str, stack: StackRef, known: _Known) -> UnknownError:
-    where = f"not in the tables, in the dead-letter queues, or in the logs, {known.kept}"
+    kept = f"{known.evidence.since:%Y-%m-%d %H:%M UTC}"
+    where = f"not in the tables, in the dead-letter queues, or in the logs, kept since {kept}"
     return UnknownError(
         f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}"
     )
@@ -407,28 +427,27 @@ def _read(
         in_effect=in_effect,
         bodies={each.published.event_id: each.body for each in on_bus},
         letters=letters,
-        kept=f"kept since {since:%Y-%m-%d %H:%M UTC}",
     )
 
 
 def _records(
     stack: StackRef, facts: Mapping[str, Named | None], at: datetime
-) -> dict[str, Explained]:
+) -> dict[str, _Stored]:
     """Return the records that consumers have of some facts, by key, with their meaning."""
     records = {}
     for item in items_at(stack, keys_of(facts)):
-        record = explain(record_of(item), at)
-        records[record.key] = record
+        record = record_of(item)
+        records[record.key] = _Stored(explain(record, at), record.error or "")
     return records
 
 
 def _start(
-    records: Mapping[str, Explained],
+    records: Mapping[str, _Stored],
     bookings: Iterable[BookedRide],
     effects: Iterable[RideItem],
 ) -> datetime | None:
     """Return the time from which logs are read, or None if no time is known."""
-    times = [record.created for record in records.values() if record.created]
+    times = [each.record.created for each in records.values() if each.record.created]
     times += [booking.booked for booking in bookings]
     for item in effects:
         times += [effect.time for effect in item.effects]
@@ -438,9 +457,9 @@ def _start(
     return min(known) - _RETRIED
 
 
-def _in_effect(effects: Iterable[RideItem], records: Mapping[str, Explained]) -> set[str]:
+def _in_effect(effects: Iterable[RideItem], records: Mapping[str, _Stored]) -> set[str]:
     """Return ``<consumer>#<idempotency id>`` of each effect."""
-    keys = {key for key, record in records.items() if record.status == COMPLETED}
+    keys = {key for key, each in records.items() if each.record.status == COMPLETED}
     for item in effects:
         for fact in item.facts:
             keys.add(f"{item.consumer}#{fact}")
@@ -471,18 +490,15 @@ def _letters(stack: StackRef, consumers: Collection[str], ids: Collection[str]) 
         if each.name in consumers:
             queues += [f"{each.resources}RuleDlq", f"{each.resources}Dlq"]
     found = list[DeadLetter]()
-    unread = list[str]()
+    unread = list[Unread]()
     for queue in queues:
         letters = Letters(stack, stack.outputs[f"{queue}Url"])
-        if letters.hidden:
-            hidden = f"another reader hides {letters.hidden} messages"
-            unread.append(f"{queue}: {hidden}: try again later")
         for message in letters:
             letter = letter_of(queue, message)
             if not set(_ids_of(letter)).isdisjoint(ids):
                 found.append(letter)
-        if letters.left:
-            unread.append(f"{queue}: {letters.left} messages were not read in the time of a page")
+        if letters.hidden or letters.left:
+            unread.append(Unread(queue, letters.hidden, letters.left))
     return _Letters(found, unread)
 
 
@@ -588,75 +604,58 @@ def _trace(known: _Known, name: str) -> _Trace:
 def _event(known: _Known, name: str) -> Event:
     trace = _trace(known, name)
     fact = known.facts.get(name)
-    detail, problem = _decoded(trace)
+    detail, breach = _decoded(trace)
     kind = fact.type if fact else trace.type
     consumers = [
         _at_consumer(known, consumer, name, trace.letters)
         for consumer in known.evidence.consumers
         if consumer.takes(kind) or f"{consumer.name}#{name}" in known.records
     ]
-    sentences = [*problem, *_whereabouts(known, name, trace)]
     return Event(
         id=name,
         type=kind,
         ride=fact.order_id if fact else ride_of(trace.body),
         version=fact.version if fact else None,
         detail=detail,
-        says="; ".join(sentences) or None,
+        breach=breach,
         copies=tuple(trace.copies),
+        in_outbox=name in known.evidence.outbox,
+        letters=tuple(each.without_event() for each in trace.letters if each.consumer is None),
         consumers=tuple(consumers),
+        logged_since=known.evidence.since,
     )
 
 
-def _decoded(trace: _Trace) -> tuple[Any, list[str]]:
+def _decoded(trace: _Trace) -> tuple[Any, str | None]:
     """Return the CloudEvents event, or what there is instead, and how it breaks the contract."""
     if not trace.bodies:
-        return None, []
+        return None, None
     try:
-        return parse_event(trace.body or {}).to_detail(), []
+        return parse_event(trace.body or {}).to_detail(), None
     except ContractError as error:
-        return trace.body, [f"it breaks the contract: {error}"]
-
-
-def _whereabouts(known: _Known, name: str, trace: _Trace) -> Iterator[str]:
-    """Yield where an event is, if it is not on the bus or did not get there."""
-    for letter in trace.letters:
-        if letter.consumer is None:
-            yield f"it is in {letter.queue}: {letter.reason}"
-    if trace.copies:
-        return
-    if name in known.evidence.outbox:
-        yield "it is in the outbox, and not in the log of the bus: look at OutboxPipe"
-    yield f"it is not in the log of events, {known.kept}"
+        return trace.body, str(error)
 
 
 def _at_consumer(
     known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[DeadLetter]
 ) -> AtConsumer:
     key = f"{consumer.name}#{name}"
-    record = known.records.get(key)
+    record = None
+    error = ""
+    if key in known.records:
+        record = known.records[key].record
+        error = known.records[key].error
     deliveries = [
         each
         for each in known.evidence.deliveries
         if each.consumer == consumer.name and name in {each.fact, each.event_id}
     ]
-    its_letters = [
-        replace(letter, event=None) for letter in letters if letter.consumer == consumer.name
-    ]
-    breaks_contract = any(letter.reason == CONTRACT for letter in its_letters)
-    if record is not None:
-        sentences = [record.says]
-    elif breaks_contract:
-        sentences = ["it breaks the contract, so it has no key and no record"]
-    else:
-        sentences = [NO_RECORD]
-    if not deliveries:
-        why = _why_no_delivery(its_letters)
-        sentences.append(f"no delivery is in its log, {known.kept}: {why}")
+    its_letters = [letter.without_event() for letter in letters if letter.consumer == consumer.name]
+    reasons = [each.reason for each in deliveries if each.reason]
     return AtConsumer(
         consumer=consumer.name,
         outcome=_outcome(record, deliveries, its_letters, in_effect=key in known.in_effect),
-        says="; ".join(sentences),
+        error=error or "".join(reasons[-1:]),
         deliveries=deliveries,
         record=record,
         dead_letters=its_letters,
@@ -680,12 +679,3 @@ def _outcome(
     if deliveries:
         return deliveries[-1].outcome
     return "unknown"
-
-
-def _why_no_delivery(letters: Sequence[DeadLetter]) -> str:
-    """Return why a consumer's log names no delivery of an event, which may be dead-lettered."""
-    if any(letter.queue.endswith("RuleDlq") for letter in letters):
-        return "EventBridge could not deliver it"
-    if letters:
-        return "each attempt ended before it could log"
-    return "it may be on its way, or an attempt crashed"

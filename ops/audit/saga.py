@@ -10,7 +10,7 @@ overdue.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -30,6 +30,8 @@ from ops.audit.evidence import (
     grouped,
 )
 from ops.audit.missing import Missing, missing_at
+from ops.audit.problems import Broken, Need, Overdue, Problem
+from ops.audit.sentences import says
 from ops.text import MOST_NAMED, Row, at_most, counted, laid_out, row
 
 _OVERDUE: Final = "CarRideOverdue"
@@ -80,19 +82,6 @@ class Ending(StrEnum):
     BROKEN = "broken"
 
 
-class Overdue(NamedTuple):
-    """What a ride has needed for too long."""
-
-    since: datetime
-    where: tuple[str, ...]
-    """What each table has, such as ``dispatch has it as assigned``."""
-
-    @property
-    def says(self) -> str:
-        """Since when, and where, in words."""
-        return f"since {self.since:%Y-%m-%d %H:%M:%S %Z}: {'; '.join(self.where)}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saga:
     """The counts, and the rides that are broken or overdue."""
@@ -119,7 +108,7 @@ class Saga:
     unpaid: Sequence[str]
     """Rides that were driven, and whose payment ended without money: it was declined, its money was
     returned, or the ride was called off as overdue before its completion was known."""
-    problems: Mapping[str, Sequence[str]]
+    problems: Mapping[str, Sequence[Problem]]
     """What is wrong with each broken ride."""
     overdue: Mapping[str, Overdue]
     """The rides that have needed something for too long."""
@@ -151,11 +140,12 @@ class Saga:
 
     def to_json(self) -> dict[str, object]:
         """Return the saga as JSON-ready values; the overdue rides in a list."""
-        overdue = [
-            {"ride": ride, "since": each.since.isoformat(), "where": [*each.where]}
-            for ride, each in self.overdue.items()
-        ]
-        return asdict(self) | {"overdue": overdue, "sound": self.sound}
+        problems = dict[str, object]()
+        for ride, found in self.problems.items():
+            problems[ride] = [each.to_json() for each in found]
+        overdue = [{"ride": ride, **each.to_json()} for ride, each in self.overdue.items()]
+        facts = {"problems": problems, "overdue": overdue, "sound": self.sound}
+        return asdict(self) | facts
 
     def to_text(self) -> str:
         """Return the saga as a table."""
@@ -182,11 +172,11 @@ class Saga:
             names = ", ".join(self.unpaid[:MOST_NAMED])
             rows.append(row("  driven, not paid", len(self.unpaid), note=names))
         broken = [
-            row(f"broken: {ride}", len(problems), note="; ".join(problems))
+            row(f"broken: {ride}", len(problems), note="; ".join(map(says, problems)))
             for ride, problems in self.problems.items()
         ]
         overdue = [
-            row(f"overdue: {ride}", 1, note=each.says) for ride, each in self.overdue.items()
+            row(f"overdue: {ride}", 1, note=says(each)) for ride, each in self.overdue.items()
         ]
         return [*rows, *at_most(broken), *at_most(overdue)]
 
@@ -295,35 +285,23 @@ def _emitted(rides: Mapping[str, _Ride]) -> dict[str, int]:
     return counts
 
 
-class _Need(NamedTuple):
-    """Since when a ride has needed something, by one table."""
-
-    since: datetime
-    where: str
-
-
 def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, Overdue]]:
     """Yield each ride that has needed something for longer than a limit."""
     by_ride = grouped(_needs(evidence))
     for order_id, needs in sorted(by_ride.items()):
-        if order_id in evidence.copies:
-            continue
-        needs.sort()
-        first = needs[0].since
-        if evidence.at - first <= limit:
-            continue
-        yield order_id, Overdue(first, tuple(need.where for need in needs))
+        overdue = Overdue.of(needs)
+        if order_id not in evidence.copies and evidence.at - overdue.since > limit:
+            yield order_id, overdue
 
 
-def _needs(evidence: Evidence) -> Iterator[tuple[str, _Need]]:
+def _needs(evidence: Evidence) -> Iterator[tuple[str, Need]]:
     """Yield what each table says that a ride needs."""
     for item in evidence.items:
         if item.open_since is not None:
-            where = f"{item.consumer} has it as {item.state}"
-            yield item.order_id, _Need(item.open_since, where)
+            yield item.order_id, Need(item.open_since, item.consumer, item.state)
     for booking in evidence.bookings:
         if booking.open_since is not None:
-            yield booking.order_id, _Need(booking.open_since, "it is booked")
+            yield booking.order_id, Need(booking.open_since, None)
 
 
 def _rides(evidence: Evidence) -> dict[str, _Ride]:
@@ -434,7 +412,7 @@ def _ending(ride: _Ride) -> Ending:
     return Ending.OPEN
 
 
-def _problems(ride: _Ride) -> Iterator[str]:
+def _problems(ride: _Ride) -> Iterator[Problem]:
     """Yield what is wrong with a ride."""
     yield from _too_much(ride)
     if not ride.is_judged:
@@ -449,32 +427,23 @@ def _problems(ride: _Ride) -> Iterator[str]:
         yield from _left_undone(ride)
 
 
-def _too_much(ride: _Ride) -> Iterator[str]:
+def _too_much(ride: _Ride) -> Iterator[Problem]:
     """Yield what must never happen to a ride, in whatever state it is."""
     if len(ride.cars) > 1:
-        yield f"has {len(ride.cars)} cars: {', '.join(ride.cars)}"
+        yield Problem(Broken.MANY_CARS, cars=tuple(ride.cars))
     for name in _TYPES:
         times = ride.count(name)
         if times > 1:
-            yield f"{name} was published {times} times"
+            yield Problem(Broken.PUBLISHED_AGAIN, types=(name,), times=times)
     charged = [payment for payment in ride.payments or () if payment.status != "declined"]
     if len(charged) > 1:
-        yield f"was charged {len(charged)} times"
+        yield Problem(Broken.CHARGED_AGAIN, times=len(charged))
     for payment in charged:
         if payment.captures > 1 or payment.refunds > 1:
-            yield (
-                f"its payment was captured {payment.captures} and refunded {payment.refunds} times"
-            )
+            yield Problem(Broken.CAPTURED_AGAIN, payments=(payment,))
 
 
-def _often(times: int) -> str:
-    """Return how often an event was published, in words."""
-    if not times:
-        return "never published"
-    return "published once" if times == 1 else f"published {times} times"
-
-
-def _contradictions_of_booking(ride: _Ride) -> Iterator[str]:
+def _contradictions_of_booking(ride: _Ride) -> Iterator[Problem]:
     """Yield where the API's table and the ride's latest change disagree.
 
     A booking with a newer version has an event that was never published: the ledger names it.
@@ -489,29 +458,26 @@ def _contradictions_of_booking(ride: _Ride) -> Iterator[str]:
     version = max(versions)
     latest = versions[version]
     if booking.version < version:
-        yield f"its booking has version {booking.version}, and version {version} was published"
+        yield Problem(Broken.BOOKING_VERSION, has=booking.version, stated=version)
     if booking.version != version:
         return
     status = STATUS_AFTER.get(str(latest.type))
     if None not in (status, booking.status) and booking.status != status:
-        yield f"its booking has the status {booking.status}, and {latest.type} was published"
+        yield Problem(Broken.BOOKING_STATUS, has=booking.status, stated=latest.type)
     if None not in (latest.price, booking.price) and booking.price != latest.price:
-        yield f"its booking has the price {booking.price}, and {latest.price} was published"
+        yield Problem(Broken.BOOKING_PRICE, has=booking.price, stated=latest.price)
 
 
-def _contradictions_of_dispatch(ride: _Ride) -> Iterator[str]:
+def _contradictions_of_dispatch(ride: _Ride) -> Iterator[Problem]:
     """Yield where table, fleet and events disagree about the car."""
     yield from _disagreements(ride, DISPATCH)
     state = ride.state(DISPATCH)
     holders = [ride.items[DISPATCH].detail] if state == "assigned" else []
     if list(ride.cars) != holders:
-        known = state or "unknown"
-        cars = ", ".join(ride.cars) or "no car"
-        has = "have" if len(ride.cars) > 1 else "has"
-        yield f"dispatch has it as {known}, but {cars} {has} it"
+        yield Problem(Broken.OTHER_CARS, DISPATCH, state, cars=tuple(ride.cars))
 
 
-def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:
+def _contradictions_of_payment(ride: _Ride) -> Iterator[Problem]:
     """Yield where table, gateway and events disagree about the money."""
     yield from _disagreements(ride, PAYMENT)
     state = ride.state(PAYMENT)
@@ -521,10 +487,11 @@ def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:
     at_gateway = [(payment.status, payment.amount) for payment in ride.payments]
     expected = [(state, ride.items[PAYMENT].detail)] if state in _CHARGED else []
     if not _agrees(state, expected, at_gateway):
-        known = expected or state or "unknown"
-        yield f"payment has it as {known}, but the gateway as {at_gateway}"
+        amount = ride.items[PAYMENT].detail if expected else None
+        there = tuple(ride.payments)
+        yield Problem(Broken.OTHER_PAYMENTS, PAYMENT, state, payments=there, has=amount)
     if state == "captured" and any(payment.refunds for payment in ride.payments):
-        yield "payment has it as captured, but the gateway has returned the money"
+        yield Problem(Broken.MONEY_RETURNED, PAYMENT, state, payments=tuple(ride.payments))
 
 
 def _agrees(
@@ -541,7 +508,7 @@ def _agrees(
     return at_gateway == expected
 
 
-def _wrong_captures(ride: _Ride) -> Iterator[str]:
+def _wrong_captures(ride: _Ride) -> Iterator[Problem]:
     """Yield where money was captured that the customer does not owe, or less than owed.
 
     Less than the last price is captured only if the gateway refused to reserve more, which payment
@@ -550,19 +517,19 @@ def _wrong_captures(ride: _Ride) -> Iterator[str]:
     if ride.state(PAYMENT) != "captured":
         return
     if ride.count(_CANCELLED):
-        yield f"{_CANCELLED} was published, and its money was captured"
+        yield Problem(Broken.CANCELLED_AND_CAPTURED, types=(_CANCELLED,))
     item = ride.items[PAYMENT]
     if not ride.last_prices or not isinstance(item.detail, int):
         return
     highest = max(ride.last_prices)
     if item.detail > highest:
-        yield f"{item.detail} was captured, and its last price is {highest}"
+        yield Problem(Broken.CAPTURED_TOO_MUCH, has=item.detail, stated=highest)
     lowest = min(ride.last_prices)
     if item.detail < lowest and not item.raise_refused:
-        yield f"only {item.detail} was captured, and its last price is {lowest}"
+        yield Problem(Broken.CAPTURED_TOO_LITTLE, has=item.detail, stated=lowest)
 
 
-def _disagreements(ride: _Ride, consumer: str) -> Iterator[str]:
+def _disagreements(ride: _Ride, consumer: str) -> Iterator[Problem]:
     """Yield the events that a consumer's state requires or rules out, and the log does not."""
     state = ride.state(consumer) or "unknown"
     may_precede = _MAY_PRECEDE.get(state, frozenset())
@@ -570,22 +537,21 @@ def _disagreements(ride: _Ride, consumer: str) -> Iterator[str]:
         times = ride.count(name)
         agrees = (times > 0) == (state in states)
         if not agrees and name not in may_precede:
-            yield f"{consumer} has it as {state}, but {name} was {_often(times)}"
+            yield Problem(Broken.OTHER_EVENTS, consumer, state, types=(name,), times=times)
 
 
-def _left_undone(ride: _Ride) -> Iterator[str]:
+def _left_undone(ride: _Ride) -> Iterator[Problem]:
     """Yield what an ended ride still holds or owes."""
-    ends = ride.events.keys() & _ENDED
+    ends = tuple(sorted(ride.events.keys() & _ENDED))
     if not ends:
         return
-    ended = f"{', '.join(sorted(ends))} was published"
     if ride.cars:
-        yield f"{ended}, and it still has {', '.join(ride.cars)}"
+        yield Problem(Broken.CAR_KEPT, types=ends, cars=tuple(ride.cars))
     state = ride.state(PAYMENT)
     if state == "authorized":
-        yield f"{ended}, and its money is still reserved"
+        yield Problem(Broken.MONEY_RESERVED, types=ends)
     if _was_driven(ride) and state not in _EXPLAINED:
-        yield f"it was driven, and its payment is {state}"
+        yield Problem(Broken.DRIVEN_UNPAID, PAYMENT, state)
 
 
 def _was_driven(ride: _Ride) -> bool:

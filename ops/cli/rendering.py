@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from textwrap import wrap
 from typing import Final
@@ -25,9 +25,11 @@ from ops.dead_letters import SHORT_ID, DeadLetter, DeadLetters, Failure
 from ops.doctor import Findings
 from ops.holds import Hold, Kind
 from ops.keys import Key, KeyList
-from ops.lookup import IN_EFFECT, AtConsumer, Event, Ride
+from ops.lookup import IN_EFFECT, AtConsumer, Event, Ride, Settlement, Unread
 from ops.payloads import readable
 from ops.policies import consumer_of
+from ops.records import NO_RECORD
+from ops.sentences import says
 from ops.text import counted
 from ops.verbs import spelt
 
@@ -38,6 +40,9 @@ _UNITS: Final = (
     timedelta(hours=1),
     timedelta(minutes=1),
     timedelta(seconds=1),
+)
+_NO_ITEM: Final = (
+    "nothing: no event of the ride has taken effect here, or it was not booked through the API"
 )
 _GONE: Final = "no longer in the queue, or another operator has received them"
 _HIDDEN: Final = (
@@ -272,19 +277,42 @@ def _ride(ride: Ride) -> RenderableType:
 
 
 def _ride_lines(ride: Ride) -> Iterator[RenderableType]:
-    settled = f"; {ride.settled}" if ride.settled else ""
-    yield Text.assemble(ride.order_id, " is ", _state(ride.state), settled)
+    yield Text.assemble(ride.order_id, " is ", _state(ride.state), _settled(ride.settled))
     for hold in ride.holds:
         yield Text(f"  {_held(hold)}", "red")
         if hold.command:
             yield Text(f"    {hold.command}", "green")
-    for queue in ride.unread:
-        yield Text(f"  {queue}", "red")
+    for each in ride.unread:
+        yield Text(f"  {each.queue}: {_unread(each)}", "red")
     for name, fields in ride.tables.items():
-        yield f"  {name}: {_fields(fields)}"
+        yield f"  {name}: {_fields(fields) or _NO_ITEM}"
     for event in ride.events:
         yield ""
         yield from _event_lines(event)
+
+
+def _settled(settled: Settlement | None) -> str:
+    """Return as what a ride was settled and when, and when it was completed besides."""
+    if settled is None:
+        return ""
+    said = f"; the reconciler settled it as {settled.outcome} at {_second(settled.time)}"
+    if settled.completed is None:
+        return said
+    return f"{said}, and it was completed at {_second(settled.completed)}"
+
+
+def _second(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _unread(unread: Unread) -> str:
+    """Return which messages of a queue could not be read."""
+    found = []
+    if unread.hidden:
+        found.append(f"another reader hides {counted(unread.hidden, 'message')}: try again later")
+    if unread.left:
+        found.append(f"{counted(unread.left, 'message')} were not read in the time of a page")
+    return "; ".join(found)
 
 
 def _held(hold: Hold) -> str:
@@ -292,11 +320,9 @@ def _held(hold: Hold) -> str:
     since = "" if hold.since_ms is None else f" since {_clock(hold.since_ms)}"
     what = f"{hold.type or 'an event'} at {hold.consumer}"
     error = f": {hold.error}" if hold.error else ""
+    if hold.audited is not None:
+        return f"{hold.kind}: {says(hold.audited)}"
     match hold.kind:
-        case Kind.BROKEN:
-            return f"broken{error}"
-        case Kind.OVERDUE:
-            return f"overdue{since}{error}"
         case Kind.GIVEN_UP:
             where = "and no letter is in its queues"
             if hold.letters:
@@ -311,10 +337,8 @@ def _clock(time_ms: float) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S UTC}"
 
 
-def _fields(fields: Mapping[str, object] | str) -> str:
-    """Return the fields of a table's item, or the sentence that stands for them."""
-    if isinstance(fields, str):
-        return fields
+def _fields(fields: Mapping[str, object]) -> str:
+    """Return the fields of a table's item; empty if it has none."""
     return ", ".join(f"{name} {_value(value)}" for name, value in fields.items())
 
 
@@ -345,22 +369,62 @@ def _sent(event: Event) -> Iterator[str]:
 def _event_lines(event: Event) -> Iterator[RenderableType]:
     """Yield what an event is, and what became of it at each consumer."""
     yield Text(f"{event.type} of {event.ride}, version {event.version}, id {event.id}", "bold")
-    if event.says:
-        yield Text(f"  {event.says}", "red")
+    missing = "; ".join(_whereabouts(event))
+    if missing:
+        yield Text(f"  {missing}", "red")
     if not event.consumers:
         yield "  no consumer acts on it"
     for at in event.consumers:
-        yield Text.assemble(f"  {at.consumer}: ", _state(at.outcome), _of_outcome(at))
+        yield Text.assemble(f"  {at.consumer}: ", _state(at.outcome), _of_outcome(event, at))
         yield from map(_where, at.dead_letters)
 
 
-def _of_outcome(at: AtConsumer) -> str:
+def _whereabouts(event: Event) -> Iterator[str]:
+    """Yield how an event breaks the contract, and where it is if it is not on the bus."""
+    if event.breach is not None:
+        yield f"it breaks the contract: {event.breach}"
+    for letter in event.letters:
+        yield f"it is in {letter.queue}: {letter.reason}"
+    if event.copies:
+        return
+    if event.in_outbox:
+        yield "it is in the outbox, and not in the log of the bus: look at OutboxPipe"
+    yield f"it is not in the log of events, {_kept(event)}"
+
+
+def _kept(event: Event) -> str:
+    return f"kept since {event.logged_since:%Y-%m-%d %H:%M UTC}"
+
+
+def _of_outcome(event: Event, at: AtConsumer) -> str:
     """Return when an event took effect and in which attempt, or what is known instead."""
     done = [each for each in at.deliveries if each.outcome in observation.COMMITTED]
     if at.outcome != IN_EFFECT or not done:
-        return f"; {at.says}"
+        return f"; {'; '.join(_said_at(event, at))}"
     attempt = f", attempt {done[0].attempt}" if done[0].attempt else ""
     return f" {done[0].time:%H:%M:%S}{attempt}"
+
+
+def _said_at(event: Event, at: AtConsumer) -> Iterator[str]:
+    """Yield what the record of a consumer says, and why a part of the answer is missing."""
+    if at.record is not None:
+        yield at.record.says
+    elif at.breaks_contract:
+        yield "it breaks the contract, so it has no key and no record"
+    else:
+        yield NO_RECORD
+    if not at.deliveries:
+        why = _why_no_delivery(at.dead_letters)
+        yield f"no delivery is in its log, {_kept(event)}: {why}"
+
+
+def _why_no_delivery(letters: Sequence[DeadLetter]) -> str:
+    """Return why a consumer's log names no delivery of an event, which may be dead-lettered."""
+    if any(letter.queue.endswith("RuleDlq") for letter in letters):
+        return "EventBridge could not deliver it"
+    if letters:
+        return "each attempt ended before it could log"
+    return "it may be on its way, or an attempt crashed"
 
 
 def _where(letter: DeadLetter) -> Text:

@@ -62,6 +62,7 @@ from ops.desk.words import (
     until_text,
 )
 from ops.search import asked_for, is_name
+from ops.sentences import says
 from ops.stack import FAILURES, reason
 from ops.text import counted, span, visible
 
@@ -347,6 +348,7 @@ def _environment() -> Environment:
         "part": part,
         "place": "{:.2f}%".format,
         "reason": reason_text,
+        "says": says,
         "short": short_id,
         "span": span,
         "status": status_text,

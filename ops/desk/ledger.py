@@ -16,6 +16,7 @@ from ops.desk.counts import DELIVERIES
 from ops.desk.facts import KEPT
 from ops.desk.letterbox import BREAKS, groups_of, redrivable
 from ops.desk.registry import Explanation, Next, Said, Seen, act, page
+from ops.sentences import says
 from ops.stack import FAILURES
 
 _MOST_NAMED: Final = 40
@@ -101,7 +102,7 @@ def paths_of(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]
 
 def _explained(report: Report) -> dict[str, Any]:
     """Return what the ledger's sums are explained by: the rides and events that do not add up."""
-    found = [("; ".join(why), ride) for ride, why in report.saga.problems.items()]
+    found = [("; ".join(map(says, why)), ride) for ride, why in report.saga.problems.items()]
     found += [(_UNPAID, ride) for ride in report.saga.unpaid]
     problems = _folded(grouped(found))
     overdue = [*report.saga.overdue.items()]

@@ -106,7 +106,6 @@ def _known(desk: Seen, name: str) -> Known:
         limit=desk.overdue_limit,
         retries_on_aws=stack.local is None,
         now_ms=desk.now().timestamp() * 1000,
-        redriven=redriven,
     )
 
 

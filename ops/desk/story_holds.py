@@ -10,7 +10,7 @@ from ops.dead_letters import redrive_command
 from ops.desk.deliveries import Delivered
 from ops.desk.facts import LOST, WAITING
 from ops.desk.story_known import Known
-from ops.holds import Hold, Kind, in_order, without_letter
+from ops.holds import Hold, Kind, by_audit, in_order, without_letter
 
 _LATE_MS: Final = 30_000.0
 """A delivery without an outcome for so long is worth a line."""
@@ -19,11 +19,7 @@ _RUNS_LONG_MS: Final = 5_000.0
 
 def holds_of(known: Known) -> tuple[Hold, ...]:
     """Return what holds a ride; nothing if all is well."""
-    found = [Hold(Kind.BROKEN, error=problem) for problem in known.problems]
-    if known.overdue is not None:
-        since_ms = known.overdue.since.timestamp() * 1000
-        where = "; ".join(known.overdue.where)
-        found.append(Hold(Kind.OVERDUE, since_ms=since_ms, error=where))
+    found = [*by_audit(known.problems, known.overdue)]
     for each in known.deliveries:
         found += _holds_at(known, each)
     return in_order(found)
@@ -58,8 +54,10 @@ def _holds_at(known: Known, each: Delivered) -> Iterator[Hold]:
 def _given_up(known: Known, hold: Hold, each: Delivered, record: Record | None) -> Hold:
     key = f"{each.consumer}#{each.fact.id}"
     queue = str(each.letter_queue)
-    redrives = known.redriven.get(key)
     is_quarantined = record is not None and record.status == QUARANTINED
+    redriven = 0
+    if each.redrives is not None and known.has_failed_again(each):
+        redriven = each.redrives.times
     return hold._replace(
         kind=Kind.GIVEN_UP,
         since_ms=_ended_ms(each),
@@ -67,7 +65,7 @@ def _given_up(known: Known, hold: Hold, each: Delivered, record: Record | None) 
         attempts=0 if record is None else record.attempt,
         letters=each.letters,
         queue=queue,
-        redriven=redrives.times if redrives and is_quarantined else 0,
+        redriven=redriven,
         command=redrive_command(queue, "key", key, releases=is_quarantined),
     )
 

@@ -11,9 +11,8 @@ from carride.events import SIMULATOR_SOURCE, RideEvent, parse_event
 from carride.ride import Status
 from carride_idempotency.record import Record
 from ops.audit.evidence import COPY, DISPATCH, PAYMENT
+from ops.audit.problems import Overdue, Problem
 from ops.audit.queues import json_object
-from ops.audit.saga import Overdue
-from ops.dead_letters import Redrives
 from ops.desk.advice import has_failed_again
 from ops.desk.deliveries import Delivered
 from ops.desk.facts import Fact
@@ -59,7 +58,7 @@ class Known(NamedTuple):
     """What `ops.records.tables_of` returns."""
     records: Mapping[str, Record]
     """By key."""
-    problems: Sequence[str]
+    problems: Sequence[Problem]
     """What the audit says is wrong with it."""
     overdue: Overdue | None
     """Since when it has needed something for too long, by the audit."""
@@ -68,12 +67,10 @@ class Known(NamedTuple):
     retries_on_aws: bool
     """Whether Lambda's own delays between attempts apply."""
     now_ms: float
-    redriven: Mapping[str, Redrives] = {}
-    """The redrives of the letters of keys, by key."""
 
     def has_failed_again(self, each: Delivered) -> bool:
         """Return whether the last redrive of a delivery's letter has failed again."""
-        redrives = self.redriven.get(f"{each.consumer}#{each.fact.id}")
+        redrives = each.redrives
         return redrives is not None and has_failed_again(redrives.times, self.record(each))
 
     @property

@@ -25,7 +25,7 @@ from carride.facts import (
 from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record, Status
 from ops.audit.evidence import CONSUMERS, DeadLettered
-from ops.audit.saga import Overdue
+from ops.audit.problems import Broken, Need, Overdue, Problem
 from ops.dead_letters import Redrives
 from ops.desk.axis import ROOMS, Axis, Label
 from ops.desk.deliveries import deliveries_of
@@ -90,14 +90,14 @@ def known(index: Index, **changes: Any) -> Known:
         "records": {},
         "problems": (),
         "overdue": None,
-        "redriven": {},
         "limit": timedelta(hours=4),
         "retries_on_aws": True,
         "now_ms": float(DRIVEN_MS + 1_000),
     } | changes
     retries = with_defaults.pop("retries", {})
+    redriven = with_defaults.pop("redriven", {})
     found = [
-        (fact, deliveries_of(fact, CONSUMERS, retries, with_defaults["redriven"]))
+        (fact, deliveries_of(fact, CONSUMERS, retries, redriven))
         for fact in index.of_ride("order_01")
     ]
     found = [
@@ -254,14 +254,17 @@ def test_a_quarantined_key_without_a_letter_holds_its_ride() -> None:
         deliver(index, FINISHED, "payment", DRIVEN_MS + 300, observation.QUARANTINED)
 
 
+TWO_CARS: Final = Problem(Broken.MANY_CARS, cars=("car_01", "car_<2>"))
+
+
 def test_what_the_audit_says_comes_first() -> None:
     """A broken ride, and one that has needed something for too long."""
     index, records = given_up()
-    overdue = Overdue(CREATED.time, ("it is booked",))
-    story, _ = drawn(index, records=records, problems=["has 2 cars"], overdue=overdue)
+    overdue = Overdue((Need(CREATED.time, None),))
+    story, _ = drawn(index, records=records, problems=[TWO_CARS], overdue=overdue)
     kinds = [each.kind for each in story.holds]
     assert kinds == [Kind.BROKEN, Kind.GIVEN_UP, Kind.OVERDUE]
-    assert story.holds[0].error == "has 2 cars"
+    assert story.holds[0].audited == TWO_CARS
 
 
 @pytest.mark.parametrize("letters", [0, 2])
@@ -274,12 +277,16 @@ def test_each_kind_of_hold_has_a_line_on_the_page(kind: Kind, letters: int, ref:
     hold = Hold(kind, "payment", FINISHED.idempotencyid, "CarRideCompleted", DRIVEN_MS)
     hold = hold._replace(error="it <failed>", attempts=2, due_ms=DRIVEN_MS + 1.0, letters=letters)
     hold = hold._replace(queue="PaymentDlq", command="./carride event x")
+    overdue = Overdue((Need(CREATED.time, "<dispatch>"),))
+    audited: dict[Kind, Problem | Overdue] = {Kind.BROKEN: TWO_CARS, Kind.OVERDUE: overdue}
+    hold = hold._replace(audited=audited.get(kind))
     desk = desk_of(ref)
     template = desk._templates.get_template("holds.html")  # noqa: SLF001 - as a page does
     line = str(vars(template.make_module({"desk": desk, "here": "/"}))["held"](hold))
     assert ("payment" in line) is (kind not in (Kind.BROKEN, Kind.OVERDUE))
     assert ('href="/letters?' in line) is (kind == Kind.GIVEN_UP and letters > 0)
-    assert "<failed>" not in line
+    assert not {"<failed>", "<2>", "<dispatch>"}.intersection(re.findall(r"<\w+>", line))
+    assert ("car_01" in line, "it as" in line) == (kind == Kind.BROKEN, kind == Kind.OVERDUE)
     assert 'data-copy="./carride event x"' in line
 
 

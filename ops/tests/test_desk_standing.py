@@ -8,13 +8,15 @@ import pytest
 from carride_idempotency import observation
 from ops.audit import Report, judge
 from ops.audit.evidence import Evidence
+from ops.audit.problems import Broken, Problem
 from ops.desk.outages import Outage, Outages
 from ops.desk.standing import Known, Standing, standing
 
 NOW_MS: Final = 1_800_000_000_000
 NOTHING: Final = judge(Evidence(consumers=()))
 SOUND: Final = NOTHING._replace(ledger=replace(NOTHING.ledger, published=1))
-BROKEN: Final = SOUND._replace(saga=replace(SOUND.saga, problems={"order_01": ["has 2 cars"]}))
+CHARGED: Final = Problem(Broken.CHARGED_AGAIN, times=2)
+BROKEN: Final = SOUND._replace(saga=replace(SOUND.saga, problems={"order_01": [CHARGED]}))
 BLIND: Final = SOUND._replace(ledger=replace(SOUND.ledger, blind=("no log",)))
 FAILING: Final = Outage("payment", NOW_MS, NOW_MS)
 

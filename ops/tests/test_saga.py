@@ -22,6 +22,7 @@ from ops.audit.evidence import (
     RideItem,
 )
 from ops.audit.saga import Ending, saga_of
+from ops.sentences import says
 from ops.tests.world import NOW
 
 RIDE: Final = "order_01"
@@ -194,7 +195,7 @@ def problems(given: Evidence) -> str:
     saga = saga_of(given)
     document = json.loads(json.dumps(saga.to_json()))
     assert (document["endings"], document["sound"], saga.sound) == ({"broken": 1}, False, False)
-    found = "; ".join(saga.problems[RIDE])
+    found = "; ".join(map(says, saga.problems[RIDE]))
     assert f"broken: {RIDE}" in saga.to_text()
     assert found in saga.to_text()
     return found
@@ -238,7 +239,7 @@ TWO_IDS: Final = [
 DRIVEN: Final = ride(
     "CarRideAccepted CarAssigned CarRideCompleted CarReleased", "released", "completed"
 )
-AT_GATEWAY: Final = "but the gateway as [('authorized', 1250)]"
+AT_GATEWAY: Final = "but the gateway as authorized 1250"
 BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
     "a second charge": ("charged 2 times", PAID._replace(payments=[CAPTURED, RESERVED])),
     "a second capture": ("captured 2", PAID._replace(payments=[TWO_CAPTURES])),
@@ -267,7 +268,7 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
         ride("CarRideCreated", None, None, RESERVED),
     ),
     "a captured decline": (
-        "the gateway as [('captured', 1250)]",
+        "the gateway as captured 1250",
         DECLINED._replace(payments=[CAPTURED]),
     ),
     "another amount": ("1300", PAID._replace(payments=[payment("captured", 1300, 1)])),
@@ -291,7 +292,7 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
         ride(f"{UNDONE} PaymentCaptured", "released", "captured", CAPTURED),
     ),
     "a paid ride that the gateway has refunded": (
-        "the gateway as [('refunded', 1250)]",
+        "the gateway as refunded 1250",
         PAID._replace(payments=[payment("refunded", captures=1, refunds=1)]),
     ),
     "a booking behind its events": (

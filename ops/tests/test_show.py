@@ -18,11 +18,13 @@ from msgspec import Struct
 import ops.cli.app  # noqa: F401 - the verbs, and how what they return looks
 from ops.audit import judge
 from ops.audit.evidence import CONSUMERS, Evidence, Published
+from ops.audit.problems import Broken, Need, Overdue, Problem
 from ops.bounds import shortened
 from ops.cli.show import console, plain, show
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.holds import Hold, Kind
-from ops.lookup import Event, Ride
+from ops.lookup import Event, Ride, Settlement
+from ops.sentences import says
 from ops.verbs import VERBS, Steps
 from tests.kit.rides import NOW
 
@@ -136,6 +138,12 @@ def letters_of(name: str) -> list[dict[str, str]]:
     return [{"key": key, "ride": "order_01", "why": "it breaks the contract"}] * 2
 
 
+AUDITED: Final[dict[Kind, Problem | Overdue]] = {
+    Kind.BROKEN: Problem(Broken.CHARGED_AGAIN, times=2),
+    Kind.OVERDUE: Overdue((Need(NOW, "dispatch", "assigned"),)),
+}
+
+
 @pytest.mark.parametrize("letters", [0, 4])
 @pytest.mark.parametrize("kind", [*Kind])
 def test_a_ride_begins_with_what_holds_it(kind: Kind, letters: int) -> None:
@@ -143,30 +151,38 @@ def test_a_ride_begins_with_what_holds_it(kind: Kind, letters: int) -> None:
 
     A queue is named if there are letters in it.
     """
-    hold = Hold(kind, "payment", "id", "CarRideAccepted", 1.0, "the error", 2, letters=letters)
+    hold = Hold(
+        kind, "payment", "id", "CarRideAccepted", 1.0, "the error", attempts=2, letters=letters
+    )
     hold = hold._replace(queue="PaymentDlq", command="./carride redrive payment --letter=x")
+    if kind in AUDITED:
+        hold = hold._replace(error="", audited=AUDITED[kind])
     tables = {"PaymentTable": {"state": "captured"}}
     ride = Ride("order_01", "paid", (), tables, (), holds=(hold,))
     shown = printed(ride).splitlines()
     assert kind in shown[1]
     assert ("payment" in shown[1]) is (kind not in (Kind.BROKEN, Kind.OVERDUE))
     assert ("PaymentDlq" in shown[1]) is (kind == Kind.GIVEN_UP and letters > 0)
-    assert "the error" in shown[1]
+    assert (hold.error or says(hold.audited)) in shown[1]
     assert shown[2].strip() == hold.command
     assert "PaymentTable" in shown[3]
 
 
 def test_the_first_line_of_a_ride_has_its_settlement() -> None:
     """Beside its state, which may say the opposite."""
-    ride = Ride("order_01", "paid", (), {}, (), settled="it was settled as cancelled")
-    assert "it was settled as cancelled" in printed(ride).splitlines()[0]
+    settled = Settlement("cancelled", NOW, NOW + timedelta(hours=1))
+    first = printed(Ride("order_01", "paid", (), {}, (), settled=settled)).splitlines()[0]
+    assert "settled it as cancelled" in first
+    assert "was completed" in first
 
 
 def test_an_event_is_shown_with_the_times_by_which_replays_choose_it() -> None:
     """Each once, although the event was published twice at one of them."""
     later = NOW + timedelta(hours=1)
     copies = [Published("id", None, None, sent=time) for time in (later, NOW, NOW)]
-    event = Event("id", "CarRideAccepted", "order_01", 2, None, None, tuple(copies), ())
+    event = Event(
+        "id", "CarRideAccepted", "order_01", 2, None, None, tuple(copies), False, (), (), NOW
+    )
     shown = [line for line in printed(event).splitlines() if "a replay chooses it" in line]
     assert [f"{NOW:%H:%M:%S}" in shown[0], f"{later:%H:%M:%S}" in shown[1]] == [True, True]
     assert len(shown) == 2

@@ -23,7 +23,7 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
-from ops.audit.saga import Overdue
+from ops.audit.problems import Broken, Need, Overdue, Problem
 from ops.stack import Kept
 
 EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
@@ -32,8 +32,10 @@ BALANCED = judge(EVIDENCE._replace(items=[ITEM]))
 LOST = judge(EVIDENCE)
 DOUBLED = judge(EVIDENCE._replace(items=[ITEM._replace(total=2)]))
 BLIND = judge(EVIDENCE._replace(published=[], items=[ITEM]))
-BROKEN = BALANCED._replace(saga=replace(BALANCED.saga, problems={"order_01": ["has two cars"]}))
-OVERDUE = BALANCED._replace(saga=replace(BALANCED.saga, overdue={"order_01": Overdue(NEVER, ())}))
+PROBLEM = Problem(Broken.CHARGED_AGAIN, times=2)
+WAITS = Overdue((Need(NEVER, None),))
+BROKEN = BALANCED._replace(saga=replace(BALANCED.saga, problems={"order_01": [PROBLEM]}))
+OVERDUE = BALANCED._replace(saga=replace(BALANCED.saga, overdue={"order_01": WAITS}))
 
 
 @pytest.mark.parametrize(

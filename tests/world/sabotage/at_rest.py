@@ -53,14 +53,14 @@ def captured_decline(hand: Hand) -> None:
     if item is not None:
         charge = hand.charge(item["orderID"])
         _take(charge)
-        hand.planted(item["orderID"], "but the gateway as [('captured'")
+        hand.planted(item["orderID"], "but the gateway as captured")
 
 
 def lost_payment(hand: Hand) -> None:
     item = hand.one(hand.paid())
     if item is not None:
         del hand.books[hand.charge(item["orderID"]).id]
-        hand.planted(item["orderID"], "but the gateway as []")
+        hand.planted(item["orderID"], "but the gateway as nothing")
 
 
 def _take(charge: Intent) -> None:

@@ -12,6 +12,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from ops.audit import Report as Audit
+from ops.sentences import says
 from tests.world import judges
 from tests.world.run import World
 from tests.world.sabotage.hand import Expected, Hand
@@ -92,9 +93,9 @@ def named_by(report: Audit, honest: Collection[str] = ()) -> Iterator[str]:
     yield from (each.says for each in report.ledger.named())
     for ride, problems in report.saga.problems.items():
         for problem in problems:
-            yield f"{ride}: {problem}"
+            yield f"{ride}: {says(problem)}"
     for ride, overdue in report.saga.overdue.items():
-        yield f"{ride}: overdue {overdue.says}"
+        yield f"{ride}: overdue {says(overdue)}"
     for ride in report.saga.unpaid:
         if ride not in honest:
             yield f"{ride}: driven, not paid"
