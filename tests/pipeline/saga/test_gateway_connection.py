@@ -25,6 +25,9 @@ from stripe_gateway import StripeGateway
 pytestmark = pytest.mark.integration
 
 READ_TIMEOUT_S = 0.25
+"""Where an answer is to be given up."""
+PATIENT_S = 60.0
+"""Where each answer has to be waited for, on a loaded machine too."""
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 RESERVATION = Reservation("order_01", "customer_a", 1250, "EUR")
 
@@ -51,9 +54,11 @@ def gateway(
 ) -> Iterator[tuple[StripeGateway, GatewayServer, Scripted]]:
     """Run a gateway, and yield its client, its server and its books."""
     books = Scripted(troubles, forgotten)
+    gives_up = {Trouble.LATE, Trouble.HANGING} & {*troubles}
+    timeout_s = READ_TIMEOUT_S if gives_up else PATIENT_S
     with (
         GatewayServer(books, late_s=2 * READ_TIMEOUT_S, hanging_s=4 * READ_TIMEOUT_S) as server,
-        closing(StripeGateway(server.url, read_timeout_s=READ_TIMEOUT_S)) as client,
+        closing(StripeGateway(server.url, read_timeout_s=timeout_s)) as client,
     ):
         yield client, server, books
 
