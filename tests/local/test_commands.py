@@ -125,9 +125,9 @@ COMMANDS = {
     ("command", "number"),
     [
         ("demo", signal.SIGINT),
-        ("demo", signal.SIGTERM),
-        ("worst", signal.SIGINT),
-        ("invoke", signal.SIGTERM),
+        pytest.param("demo", signal.SIGTERM, marks=pytest.mark.thorough),
+        pytest.param("worst", signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param("invoke", signal.SIGTERM, marks=pytest.mark.thorough),
     ],
 )
 def test_a_command_in_the_background_ends_in_order(command: str, number: signal.Signals) -> None:

@@ -34,6 +34,7 @@ def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:
     assert [each for each in asked if not each.allowed] == []
 
 
+@pytest.mark.thorough
 def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
     """An event whose version cannot start is retried, and lies in the consumer's queue."""
     function = gradual.break_history()
@@ -64,6 +65,7 @@ def callers(cloud: LocalAws, stack: Stack) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_deployment_of_one_parameter_reaches_callers_and_a_strategy_moves_none(
     cloud: LocalAws, name: str
 ) -> None:

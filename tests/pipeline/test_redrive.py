@@ -19,12 +19,15 @@ DLQ = "RideHistoryDlq"
 RULE_DLQ = "RideHistoryRuleDlq"
 
 
+@pytest.mark.parametrize(
+    ("rides", "letters"), [(8, 40), pytest.param(42, 200, marks=pytest.mark.thorough)]
+)
 def test_mended_letters_take_effect_once(
-    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], rides: int, letters: int
 ) -> None:
     """Before the mend only the first of each kind is sent.
 
-    Then all 200 take effect, once and nowhere else.
+    Then all of them take effect, once and nowhere else.
     """
     stack = pipeline.stack
     cloud = pipeline.cloud
@@ -52,10 +55,10 @@ def test_mended_letters_take_effect_once(
         StatementId=pipeline.stack.resources["RideHistoryRulePermission"],
         Qualifier="live",
     )
-    before = pipeline.simulate(rides=42, seed=3)
+    before = pipeline.simulate(rides=rides, seed=3)
     kinds = {queue: sum(before.dead_lettered[queue].values()) for queue in (DLQ, RULE_DLQ)}
     assert set(before.dead_lettered[DLQ]) == {"QUARANTINED", "RetriesExhausted"}
-    assert sum(kinds.values()) == before.published > 200
+    assert sum(kinds.values()) == before.published > letters
     assert before.consumers[HISTORY].effects == 0
 
     for queue, count in kinds.items():

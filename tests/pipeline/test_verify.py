@@ -28,6 +28,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
 
 
+@pytest.mark.thorough
 def test_a_sound_stack_passes(pipeline: Pipeline) -> None:
     """No check fails, drills included, although nobody has parked cars; each has its row."""
     results = verified(pipeline, drills=True)

@@ -24,7 +24,7 @@ from ops.stack import OperatorError, StackRef
 from simulated_rides import Simulation
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 AT_ONCE: Final = Patience(timedelta(), timedelta(), timedelta(minutes=1))
 """The engine archives at once, and the tests wait for its last invocation."""
@@ -132,7 +132,6 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     )
 
 
-@pytest.mark.thorough
 def test_without_the_fence_effects_are_doubled(run: Run) -> None:
     """An unreachable primary is refused.
 

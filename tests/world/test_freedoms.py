@@ -24,6 +24,7 @@ def test_the_page_has_the_table_of_freedoms() -> None:
     assert table.splitlines() == list(rows())
 
 
+@pytest.mark.thorough
 def test_every_freedom_is_used() -> None:
     """A counter without a row is a KeyError; a row without a counter is one that stays unused."""
     unused = set(FREEDOMS)
