@@ -91,6 +91,8 @@ class Failure(Struct):
     """How often the letter was redriven that was redriven most."""
     letters: tuple[DeadLetter, ...] = ()
     """The oldest few."""
+    copies: int = 0
+    """How many of its letters are copies of another one: they have its key."""
     goes: int = 0
     """How many of its letters can be redriven, if their keys may be released."""
     releases: bool = False
@@ -145,11 +147,21 @@ def failures(
     names = [*names]
     hidden = {name: waiting(stack.client("sqs"), url_of(stack, name)) for name in names}
     groups: dict[str, Failure] = {}
+    keys: dict[str, list[str | None]] = {}
     for name in names:
         for found in received_from(stack, name):
             _add(groups, found.letter, judge(found))
+            keys.setdefault(found.letter.group, []).append(found.letter.key)
+    for group in groups.values():
+        group.copies = copies_in(keys[group.group])
     ranked = sorted(groups.values(), key=lambda group: (not group.goes, -group.count))
     return DeadLetters(tuple(ranked), {name: count for name, count in hidden.items() if count})
+
+
+def copies_in(keys: Iterable[str | None]) -> int:
+    """Return how many of the letters with these keys are copies of another one."""
+    letters = Counter(key for key in keys if key is not None)
+    return letters.total() - len(letters)
 
 
 def _add(groups: dict[str, Failure], letter: DeadLetter, verdict: Verdict) -> None:

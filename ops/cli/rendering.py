@@ -21,7 +21,7 @@ from carride_idempotency.operators.redriving import (
 )
 from ops.audit.evidence import Delivered, Published, grouped
 from ops.cli.show import plain, show, table
-from ops.dead_letters import SHORT_ID, DeadLetter, DeadLetters, Failure
+from ops.dead_letters import SHORT_ID, DeadLetter, DeadLetters, Failure, copies_in
 from ops.doctor import Findings
 from ops.holds import Hold, Kind
 from ops.keys import Key, KeyList
@@ -135,7 +135,7 @@ def _next_step(failure: Failure) -> Iterator[RenderableType]:
 
 
 def _title(failure: Failure) -> Text:
-    letters = counted(failure.count, "letter")
+    letters = _letters_with_copies(failure.count, failure.copies)
     title = f"{failure.group}  {letters} in {failure.queue}: {failure.reason}"
     age = _age(failure.oldest)
     history = f", {age} old"
@@ -143,6 +143,12 @@ def _title(failure: Failure) -> Text:
         times = counted(failure.redriven, "time")
         history += f", one of its events was redriven {times}"
     return Text.assemble((title, "bold"), history)
+
+
+def _letters_with_copies(letters: int, copies: int) -> str:
+    """Return how many letters there are, and how many of them are copies of another one."""
+    which = f" ({copies:,} of them {'a copy' if copies == 1 else 'copies'})" if copies else ""
+    return f"{counted(letters, 'letter')}{which}"
 
 
 def _in_a_line(letter: DeadLetter) -> str:
@@ -208,7 +214,7 @@ def _planned_group(letters: list[PlannedLetter[DeadLetter]]) -> Iterator[Rendera
     redriven = max(each.letter.redriven for each in letters)
     history = f", one of its events was redriven {counted(redriven, 'time')}" if redriven else ""
     age = _age(min(each.letter.sent for each in letters))
-    count = counted(len(letters), "letter")
+    count = _letters_with_copies(len(letters), copies_in(each.letter.key for each in letters))
     title = f"{first.group}  {count} in {first.queue}: {first.reason}"
     yield Text.assemble((title, "bold"), f", {age} old{history}")
     if first.error:

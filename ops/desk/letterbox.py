@@ -15,7 +15,7 @@ from carride_idempotency.operators.site import Verdict
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from ops import verdicts
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
-from ops.dead_letters import DeadLetter, counts_of, queues_of, received_from, url_of
+from ops.dead_letters import DeadLetter, copies_in, counts_of, queues_of, received_from, url_of
 from ops.desk.advice import is_released
 from ops.desk.facts import BUS, KEPT
 from ops.prediction import Predictor
@@ -162,8 +162,8 @@ class Group(NamedTuple):
     """Whether a redrive sends the oldest of them, which is the first that it sends."""
     letters: tuple[Found, ...]
     """The newest first."""
-    copies: int = 0
-    """How many of them have the key of a letter in another group: of copies, or of a replay."""
+    copies: int
+    """How many of them are copies of another one: they have its key."""
 
     @property
     def newest(self) -> Found:
@@ -204,7 +204,7 @@ def groups_of(found: Sequence[Found]) -> list[Group]:
     by_id: dict[str, list[Found]] = {}
     for each in found:
         by_id.setdefault(each.letter.group, []).append(each)
-    groups = _with_copies(list(map(_group, by_id.values())))
+    groups = list(map(_group, by_id.values()))
     groups.sort(key=_newest, reverse=True)
     groups.sort(key=lambda group: not group.goes)
     return groups
@@ -213,20 +213,6 @@ def groups_of(found: Sequence[Found]) -> list[Group]:
 def redrivable(groups: Iterable[Group]) -> int:
     """Return how many letters the groups have of which a redrive sends the oldest."""
     return sum(len(group.letters) for group in groups if group.goes)
-
-
-def _with_copies(groups: Iterable[Group]) -> list[Group]:
-    """Return groups with the numbers of copies: the oldest letter of a key is none."""
-    first = dict[str, str]()
-    for group in sorted(groups, key=lambda each: each.oldest.letter.sent):
-        for each in group.letters:
-            if each.letter.key:
-                first.setdefault(each.letter.key, group.id)
-    found = []
-    for group in groups:
-        copies = [each for each in group.letters if first.get(each.letter.key or "") != group.id]
-        found.append(group._replace(copies=sum(each.letter.key is not None for each in copies)))
-    return found
 
 
 def _group(letters: Iterable[Found]) -> Group:
@@ -239,7 +225,8 @@ def _group(letters: Iterable[Found]) -> Group:
     title = titles.pop() if len(titles) == 1 else title_of(first.reason)
     goes = in_order[0].verdict.goes
     error = _shared([each.letter.error for each in in_order])
-    return Group(first.group, title, where, error, goes, tuple(reversed(in_order)))
+    copies = copies_in(each.letter.key for each in in_order)
+    return Group(first.group, title, where, error, goes, tuple(reversed(in_order)), copies)
 
 
 def _shared(errors: Sequence[str]) -> str:

@@ -239,7 +239,7 @@ def test_the_header_of_a_group_is_true_of_all_its_letters(
 def test_a_letter_that_failed_again_asks_for_its_cause_first(ref: StackRef) -> None:
     """The count of redrives is the event's, a copy is named, and the operator is in the history."""
     key = f"payment#{FINISHED.idempotencyid}"
-    put_letter(ref, "PaymentDlq", "payment", FINISHED, "QuarantinedError: it is quarantined")
+    put_letter(ref, "PaymentDlq", "payment", FINISHED, NO_ANSWER)
     marks = ref.outputs["OperatorTableName"]
     item = {"id": {"S": f"redriven#{key}"}, "redriven": {"N": "2"}}
     item["redrivenAt"] = {"N": str(BEGIN_MS)}
@@ -248,7 +248,7 @@ def test_a_letter_that_failed_again_asks_for_its_cause_first(ref: StackRef) -> N
     assert "The last redrive has failed again" in text
     assert "this event to payment, by this letter or a copy of it" in text
     assert "1 of the same event and key" in text
-    assert "1 letter of an event that has one in another group" in " ".join(text.split())
+    assert sum(each.copies for each in groups_of(Letterbox(ref).read({}).found)) == 1
     history = text.partition("<h2>History</h2>")[2]
     assert "by an operator" in history
     assert "the last of 2 times" in history

@@ -33,6 +33,7 @@ from ops import dead_letters, letters, records, redrive, verdicts
 from ops.audit.queues import peek
 from ops.audit.reading import marks_of
 from ops.cli.show import console, plain, show
+from ops.desk import letterbox
 from ops.stack import OperatorError, StackRef
 from ops.tests.world import AWAY, client_of, create_table, put_record, stack
 from ops.verbs import Session
@@ -610,6 +611,30 @@ def test_one_poison_letter_holds_back_no_group(ref: StackRef) -> None:
     assert trials in (["failed", "succeeded"], ["succeeded"])
     assert (done.sent, done.stayed, len(set(history.events))) == (5, {}, 5)
     assert done.succeeded is (trials == ["succeeded"])
+
+
+def test_a_poison_event_with_copies_holds_back_no_group(ref: StackRef) -> None:
+    """A copy of an event that has failed again is no further trial."""
+    history = ref.client("lambda")
+    put(ref, DLQ, *(given_up("order_01", error=f"TimeoutError: {at} s") for at in range(4)))
+    put(ref, DLQ, given_up("order_02", error="TimeoutError: 5 s"))
+    poison = fact_in("order_01")
+    history.runs = lambda fact: history.record(FAILED if fact == poison else COMPLETED, fact)
+    done = redriven(ref)
+    assert (done.stayed, {fact_in("order_02"), poison}) == ({}, set(history.events))
+    assert sorted(each.trial for each in done.tried) in (["failed", "succeeded"], ["succeeded"])
+
+
+def test_copies_of_an_event_are_counted_in_the_group_of_its_failure(ref: StackRef) -> None:
+    """`letters` and the page say how many they are, and a redrive of the group plans them."""
+    put(ref, DLQ, *(given_up("order_01", error=f"TimeoutError: {at} s") for at in range(4)))
+    put(ref, DLQ, given_up("order_02", error="TimeoutError: 5 s"))
+    put(ref, "ProducerDlq", "no event", "nor is this")
+    group, unreadable = shown(ref).failures
+    assert (group.count, group.copies, unreadable.count, unreadable.copies) == (5, 3, 2, 0)
+    on_page = letterbox.groups_of(letterbox.Letterbox(ref).read({}).found)
+    assert {(each.id, each.copies) for each in on_page} == {(group.group, 3), (unreadable.group, 0)}
+    assert len(plan_of(ref, DLQ, group=group.group).letters) == group.count
 
 
 NAMES: Final = {

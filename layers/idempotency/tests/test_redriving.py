@@ -35,6 +35,7 @@ from carride_idempotency.operators.letters import Letter, as_delivered, as_messa
 from carride_idempotency.operators.queues import peek, waiting
 from carride_idempotency.operators.redriving import (
     CHANGED,
+    FAILED_AGAIN,
     HELD_BACK,
     LetterChoice,
     Redrive,
@@ -125,6 +126,13 @@ class Shop:
         """Send a letter as a consumer does."""
         SqsDeadLetters(self.url, client=self.sqs).send(letter)
 
+    def deliver_copy(self, key: str) -> None:
+        """Deliver an event whose key is quarantined, before the letter of the key is marked."""
+        found = self.store.read(f"shop#{key}")
+        assert found
+        self.store.compare_and_swap(found, found._replace(dead_lettered=False))
+        self.deliver(key)
+
     def quarantine(self, key: str) -> None:
         """Have a key given up, without its letter."""
         self.store.put_if_absent(record(f"shop#{key}", QUARANTINED))
@@ -184,6 +192,41 @@ def test_two_poison_letters_hold_back_no_group(shop: Shop, poison: str, ran: str
     assert done.succeeded is (poison in ("", "4"))
     assert len(tried) == len(set(tried)) == (5 if ran else 3)
     assert done.stayed.get(HELD_BACK, 0) == 5 - len(tried)
+
+
+def test_copies_that_a_quarantined_key_has_refused_go_with_its_failure(shop: Shop) -> None:
+    """All are one group; its redrive releases the key once, and the copies are duplicates then."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    for _ in range(3):
+        shop.deliver_copy("1")
+    shop.fails = lambda key: None
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
+    assert (len(plan.letters), len({each.letter.group for each in plan.letters})) == (4, 1)
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
+    assert (done.sent, done.released, [each.trial for each in done.tried]) == (4, 1, ["succeeded"])
+    assert (shop.ran, shop.left) == (["1"], 0)
+
+
+def test_a_key_that_fails_again_is_one_trial_and_released_once(shop: Shop) -> None:
+    """However many letters it has: the other events of its group are tried, and go."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    for _ in range(3):
+        shop.deliver_copy("1")
+    for key in "23":
+        shop.deliver(key)
+    tried = list[str]()
+
+    def fails(key: str) -> Exception | None:
+        tried.append(key)
+        return no_tariff(key) if key == "1" else None
+
+    shop.fails = fails
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
+    assert sorted(tried) == ["1", "2", "3"]
+    assert (done.released, done.stayed, shop.left) == (3, {FAILED_AGAIN: 3}, 4)
 
 
 def test_a_failure_that_is_not_fixed_costs_three_letters_of_its_group(shop: Shop) -> None:

@@ -5,7 +5,7 @@ every store.
 """
 
 import json
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -28,8 +28,8 @@ from carride_idempotency.dead_letters import (
     DeadLetter,
 )
 from carride_idempotency.errors import LostLeaseError, StoreUnavailableError
-from carride_idempotency.testing import DeadLetterBox, dynamodb_stream_event, sqs_event
-from tests.samples import TABLE, World, event, fail_with
+from carride_idempotency.testing import Crash, DeadLetterBox, dynamodb_stream_event, sqs_event
+from tests.samples import TABLE, World, crash, event, fail_with
 
 KEY = "history#k1"
 STORED_KEY = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": KEY}}}
@@ -153,6 +153,27 @@ class TestFailure:
         world.work.step = fail_with(CARD_REFUSED)
         assert slow(event(), world.invocation())["outcome"] == "DeadLettered"
         assert (world.record().status, world.record().dead_lettered) == ("FAILED", False)
+
+    @pytest.mark.parametrize(
+        ("ends", "says"),
+        {
+            "it fails at every attempt": ([NO_CAR] * 3, "KeyError: 'pickup'"),
+            "it crashes at every attempt": ([None] * 4, "every attempt ended without an answer"),
+            "it is refused for good": ([CARD_REFUSED], "PermanentError: card refused"),
+        }.values(),
+    )
+    def test_each_letter_of_a_quarantined_key_says_why_it_was_given_up(
+        self, world: World, ends: list[Exception | None], says: str
+    ) -> None:
+        """A copy that is only refused has the letter that the last attempt has."""
+        for error in ends:
+            world.work.step = crash if error is None else fail_with(error)
+            with suppress(KeyError, Crash):
+                world.deliver()
+            world.clock.advance(60)
+        tamper(world, "deadLettered", None)
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert [letter.message for letter in world.box.letters] == [says] * 2
 
     def test_letter_of_a_quarantine_is_sent_once(self, world: World) -> None:
         """A caller that is not a transport gets the error each time, and adds no letter."""

@@ -1,7 +1,7 @@
 """Plans a redrive, and sends its letters: one of each failure first, then those that may follow.
 
-If the first one fails again, up to two others of its group are tried: one poison letter holds back
-no group.
+If the first one fails again, up to two others of its group are tried, of other keys: one poison
+letter holds back no group. A key is released once.
 
 A letter is deleted after its target has taken it. If a redrive is interrupted in between, its event
 is sent again, and the consumer recognises it. Each letter is judged again just before it goes: what
@@ -37,6 +37,7 @@ from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 
 HELD_BACK: Final = "no letter of its group that was tried has succeeded"
 CHANGED: Final = "it or its record has changed since it was planned: run the command again"
+FAILED_AGAIN: Final = "another letter of its key went before, and failed again"
 POSTPONED: Final = "it could not be processed now, which used up no attempt: try it again later"
 WAIT_S: Final = 300.0
 """How long the outcome of letters that are tried may take. Lambda gives up an event some four
@@ -403,11 +404,15 @@ class Redrive[L: AnyLetter]:
         return not trials or _best(trials) is Trial.SUCCEEDED
 
     def _may_be_tried(self, planned: PlannedLetter[L]) -> bool:
-        """Return whether a letter is worth a trial, and all of its group have failed so far."""
+        """Return whether a letter is worth a trial, and all of its group have failed so far.
+
+        Another letter of a key that was tried says nothing new.
+        """
         trials = _trials_of(planned.letter.group, self._tried.values())
         have_failed = all(trial is Trial.FAILED for trial in trials)
+        is_new = planned.letter.key not in self._gone_keys
         may_fail = self._site.may_fail(planned.verdict)
-        return have_failed and len(trials) < _MOST_TRIALS and may_fail
+        return have_failed and len(trials) < _MOST_TRIALS and is_new and may_fail
 
     def _send_first(self) -> None:
         """Try letters of each group, one after the other, until one succeeds or three failed."""
@@ -511,18 +516,15 @@ class Redrive[L: AnyLetter]:
     def _why_it_stays(self, planned: PlannedLetter[L], judged: PlannedLetter[L]) -> str | None:
         """Return why a letter stays that is judged so by now; None if it goes as planned.
 
-        A letter whose key went before finds another record than was shown. It goes, but releases
-        no key that was not to be released.
+        A letter whose key went before finds another record than was shown. It goes, but a redrive
+        releases no key twice.
         """
         if not judged.verdict.goes:
             return judged.verdict.why
-        key = planned.letter.key
-        if key in self._gone_keys:
-            is_as_planned = judged.verdict.releases <= planned.verdict.releases
-        else:
-            seen = (judged.verdict, judged.revision)
-            is_as_planned = seen == (planned.verdict, planned.revision)
-        if not is_as_planned:
+        if planned.letter.key in self._gone_keys:
+            return FAILED_AGAIN if judged.verdict.releases else None
+        seen = (judged.verdict, judged.revision)
+        if seen != (planned.verdict, planned.revision):
             return CHANGED
         return None
 

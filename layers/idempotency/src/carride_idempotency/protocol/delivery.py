@@ -255,10 +255,10 @@ class Reports:
         queue = self._dead_letters if is_own or not delivery.repeats else None
         if queue is None:
             outcome = observation.QUARANTINED if is_own else observation.FAILED
-            return DeliveryAnswer(outcome, record, _message(error, quarantine), error)
+            return DeliveryAnswer(outcome, record, _message(describe(error), quarantine), error)
         dead_letter = DeadLetter(
             reason=reason,
-            message=_message(error, quarantine),
+            message=_message(_cause(error, quarantine), quarantine),
             consumer=self._consumer,
             key=delivery.key,
             attempt=0 if record is None else record.attempt,
@@ -279,9 +279,18 @@ def _told_before(delivery: Delivery, quarantine: Record, error: Exception) -> De
     return DeliveryAnswer(observation.QUARANTINED, quarantine, describe(error), error)
 
 
-def _message(error: Exception, quarantine: Record | None) -> str:
-    """Return what a dead letter or an observation says: the error, and calls of unknown outcome."""
-    text = describe(error)
+def _cause(error: Exception, quarantine: Record | None) -> str:
+    """Return why an event is given up: the same for each letter of a quarantined key.
+
+    A copy of its event is only refused, which says nothing of what has to be mended.
+    """
+    if quarantine is None or quarantine.error is None:
+        return describe(error)
+    return quarantine.error
+
+
+def _message(text: str, quarantine: Record | None) -> str:
+    """Return what a dead letter or an observation says: an error, and calls of unknown outcome."""
     calls = [] if quarantine is None else unknown_calls(quarantine)
     if quarantine is None or not calls:
         return text
