@@ -7,7 +7,7 @@ stopped, its running work has ended, and everything that it wrote has arrived in
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
@@ -52,6 +52,16 @@ class Outcome(NamedTuple):
     outbox: outbox.Republished
     replay: str
     """Name of the replay of the secondary's archive."""
+
+
+class Started(NamedTuple):
+    """How many of each kind of its parts a region has started again."""
+
+    rules: int
+    schedules: int
+    mappings: int
+    pipes: int
+    functions: int
 
 
 class RegionState(NamedTuple):
@@ -248,12 +258,8 @@ class Failover:
         _check_no_replay(self.secondary)
         return put_up
 
-    def undo(self, catching_up: timedelta = PATIENCE.catches_up_in) -> Mapping[str, int]:
-        """Start the primary as it was, with what the secondary wrote, and give it the producers.
-
-        Returns:
-            How many of each kind of its parts were started.
-        """
+    def undo(self, catching_up: timedelta = PATIENCE.catches_up_in) -> Started:
+        """Start the primary as it was, with what the secondary wrote, and give it the producers."""
         here = self.primary.region
         there = self.secondary.region
         put_up = self.check_undo() or self._everything()
@@ -268,8 +274,13 @@ class Failover:
         self.report(f"steering producers back to {here}")
         self._steer(away=False)
         fence.forget(self.primary)  # last, so that an interrupted command can continue
-        kinds = [kind for kind in Fence.__struct_fields__ if kind != "since"]
-        return {kind: len(getattr(put_up, kind)) for kind in kinds}
+        return Started(
+            rules=len(put_up.rules),
+            schedules=len(put_up.schedules),
+            mappings=len(put_up.mappings),
+            pipes=len(put_up.pipes),
+            functions=len(put_up.functions),
+        )
 
     def _everything(self) -> Fence:
         """Store and return a fence of everything, in place of one whose former state is lost."""

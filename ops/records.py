@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import Parameter
 
@@ -20,6 +20,7 @@ from carride_idempotency import NOT_DONE, Done, DynamoDBStore, Policy, StoreErro
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.changing import (
     MUST_BE_SHOWN,
+    Change,
     ChangeRefusedError,
     Planned,
     carry_out,
@@ -258,8 +259,15 @@ def explain(record: Record, now: datetime) -> Explained:
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────
 
 
+class Changed(NamedTuple):
+    """What was done to the record of a key."""
+
+    done: str
+    key: str
+
+
 @acts("release", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
-def release(stack: StackRef, key: str, /) -> Plan:
+def release(stack: StackRef, key: str, /) -> Plan[Changed, Change]:
     """Let a quarantined, crashed or corrupt key run again: its next delivery is attempt 1.
 
     Fix the cause first, then release the key, then redrive its dead letter. A key is refused while
@@ -282,7 +290,7 @@ def settle(
     *,
     done: str | None = None,
     not_done: Annotated[bool, Parameter(negative="")] = False,
-) -> Plan:
+) -> Plan[Changed, Change]:
     """Record whether an external call with an unknown outcome took effect, and release its key.
 
     The dead letter names the call and its downstream key: ask the other system. Then redrive the
@@ -315,7 +323,7 @@ def _answer(done: str | None, *, not_done: bool) -> Any:
 
 
 @acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
-def forget(stack: StackRef, key: str, /) -> Plan:
+def forget(stack: StackRef, key: str, /) -> Plan[Changed, Change]:
     """Delete the record of a key, so that its next delivery runs as if it were the first.
 
     An effect that took place can then take place again. A key is refused while an attempt runs.
@@ -355,7 +363,7 @@ def _found(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
     return item, record, explain(record, datetime.now(UTC))
 
 
-def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan:
+def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan[Changed, Change]:
     """Return the plan that carries out a change.
 
     Nothing is written if the record is not as it was seen.
@@ -363,12 +371,12 @@ def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan:
     change = planned.change
     key = change.record.key
 
-    def write() -> dict[str, str]:
+    def write() -> Changed:
         if not _written(stack, item, planned):
             raise OperatorError(
                 f"{key} has changed since it was read, and nothing was done: `keys {key}` shows it"
             )
-        return {"done": change.action, "key": key}
+        return Changed(change.action, key)
 
     revision = {name: item[name] for name in _REVISION if name in item}
     exact = {"action": change.action, "key": key, "record": revision}

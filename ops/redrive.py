@@ -150,7 +150,7 @@ def redrive(
     until: Moment | None = None,
     no_canary: bool = False,
     wait: Span = _WAIT,
-) -> Plan:
+) -> Plan[Redriven, RedrivePlan[DeadLetter]]:
     """Send dead letters to the target that they were meant for. Other targets do not receive them.
 
     Letters that would only return stay in the queue. One letter of each group goes first, and up

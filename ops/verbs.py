@@ -2,7 +2,7 @@
 
 A verb is a function of the ``stack`` or of a ``session``, and of its own options. Its docstring is
 its help. A reading verb returns data. An acting verb returns a `Plan`: what it would do, and the
-function that does it.
+function that does it. All of it is of types with fields, which `ops.cli.show` prints.
 """
 
 import re
@@ -27,12 +27,18 @@ YEARS: Final = range(2000, 2101)
 _MOST: Final = 1_000_000_000
 
 
-class Plan(NamedTuple):
+class Steps(NamedTuple):
+    """A preview in words."""
+
+    plan: tuple[str, ...]
+
+
+class Plan[Done, Preview = Steps](NamedTuple):
     """What an acting verb would do."""
 
-    preview: Any
+    preview: Preview
     """Data to show, from the code that acts."""
-    do: Callable[[], Any]
+    do: Callable[[], Done]
     """Does it, and returns what has been done."""
     stacks: tuple[StackRef, ...]
     exact: Any = None
@@ -41,12 +47,6 @@ class Plan(NamedTuple):
     """Whether there is nothing to do."""
     must_be_shown: bool = False
     """Whether it is refused on a terminal unless a plan was shown: an effect may be repeated."""
-
-
-class Steps(NamedTuple):
-    """A preview in words."""
-
-    plan: tuple[str, ...]
 
 
 class Verb(NamedTuple):

@@ -2,26 +2,32 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
+from ops.cli.show import as_fields
 from ops.regions import ROOT
 from ops.stack import OperatorError
 from ops.verbs import COUNT, Plan, Session, Steps, acts
-from ops.verify import Check, Deployment, Result, status_of, to_json, to_markdown, verify
+from ops.verify import Check, Deployment, Result, Verified, to_markdown, verify
 from ops.verify.checks import CHECKS
 from ops.verify.record import page, run_of
 
+as_fields(Verified)
 _RESULTS: Final = ROOT / ".aws-sam"
 
 
-@acts("verify", "--yes", "--drills --yes", "--record verified.md --yes", status=status_of)
+def _status_of(found: Verified) -> int:
+    return found.status
+
+
+@acts("verify", "--yes", "--drills --yes", "--record verified.md --yes", status=_status_of)
 def verify_stack(
     session: Session,
     *,
     rides: Annotated[int, COUNT] = Deployment.RIDES,
     drills: bool = False,
     record: Path | None = None,
-) -> Plan:
+) -> Plan[Verified]:
     """Check every statement about a deployed stack that code can check.
 
     Publish simulated rides, book rides over the API, audit the stack, and look at what is deployed.
@@ -42,12 +48,12 @@ def verify_stack(
     if record is not None and not record.absolute().parent.is_dir():
         raise OperatorError(f"{record.parent} is not a folder: make it, or give another --record")
 
-    def examine() -> dict[str, Any]:
+    def examine() -> Verified:
         deployment = Deployment(session.stack, rides=rides)
-        results = _said(session, deployment, checks)
-        found = _written(results)
+        found = Verified(tuple(_said(session, deployment, checks)))
+        _write(found)
         if record is not None:
-            record.write_text(page(run_of(deployment), results), encoding="utf-8")
+            record.write_text(page(run_of(deployment), found.results), encoding="utf-8")
             session.say(f"{record} can be attached to an issue")
         return found
 
@@ -65,10 +71,9 @@ def _said(session: Session, deployment: Deployment, checks: list[Check]) -> list
     return results
 
 
-def _written(results: list[Result]) -> dict[str, Any]:
-    """Write results as JSON and as Markdown, and return them as JSON-ready values."""
-    found = to_json(results)
+def _write(found: Verified) -> None:
+    """Write results as JSON and as Markdown."""
     _RESULTS.mkdir(exist_ok=True)
-    (_RESULTS / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
-    (_RESULTS / "verify.md").write_text(to_markdown(results), encoding="utf-8")
-    return found
+    text = json.dumps(found.to_json(), indent=2)
+    (_RESULTS / "verify.json").write_text(text, encoding="utf-8")
+    (_RESULTS / "verify.md").write_text(to_markdown(found.results), encoding="utf-8")

@@ -197,7 +197,7 @@ def _shown_as_it_comes(verb: Verb, results: Iterator[Any], *, as_json: bool) -> 
     return status
 
 
-def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) -> int:
+def _shown_or_done(verb: Verb, plan: Plan[Any, Any], session: Session, common: _Common) -> int:
     """Show a plan and keep it, or carry it out: the one that was shown before, if there is one."""
     regions = " and ".join(each.region for each in plan.stacks)
     session.say(f"{plan.stacks[0].name} in {regions}")

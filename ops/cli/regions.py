@@ -6,10 +6,22 @@ from cyclopts import Parameter
 
 from ops import fence, plans
 from ops import regions as two_regions
-from ops.audit import audit
-from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience, RegionState, states
+from ops.audit import Report, audit
+from ops.cli.show import as_fields
+from ops.failover import (
+    LOST_WINDOW,
+    PATIENCE,
+    Failover,
+    Outcome,
+    Patience,
+    RegionState,
+    Started,
+    states,
+)
 from ops.verbs import Moment, Plan, Session, Span, Steps, acts, reads
 
+as_fields(Outcome)
+as_fields(Started)
 type Waits = Annotated[Patience, Parameter(name="*")]
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
 
@@ -22,7 +34,7 @@ def failover_run(
     until: Moment | None = None,
     accept_duplicates: bool = False,
     patience: Waits = PATIENCE,
-) -> Plan:
+) -> Plan[Outcome]:
     """Let the secondary region take over.
 
     Steer producers away, fence the primary, wait until its running work has ended and its tables
@@ -47,8 +59,17 @@ def failover_run(
     )
 
 
-@acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda done: done["audit"].status)
-def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENCE) -> Plan:
+@as_fields
+class Drilled(NamedTuple):
+    """What a drill has done, and whether it all adds up."""
+
+    failover: Outcome
+    back: Started
+    audit: Report
+
+
+@acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda done: done.audit.status)
+def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENCE) -> Plan[Drilled]:
     """Fail over, go back at once, and audit both regions.
 
     It changes what a failover and its end change, and is meant for a stack without traffic that
@@ -62,15 +83,16 @@ def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENC
     steps = (*failover.plan(since), _back(session), "audit both regions")
     return Plan(
         Steps(steps),
-        lambda: {
-            "failover": failover.run(since, None, patience),
-            "back": failover.undo(patience.catches_up_in),
-            "audit": audit(*session.pair),
-        },
+        lambda: Drilled(
+            failover=failover.run(since, None, patience),
+            back=failover.undo(patience.catches_up_in),
+            audit=audit(*session.pair),
+        ),
         session.pair,
     )
 
 
+@as_fields
 class Regions(NamedTuple):
     """Both regions of a stack, the primary first."""
 
@@ -92,7 +114,9 @@ def failover_status(session: Session) -> Regions:
 
 
 @acts("failover back")
-def failover_back(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -> Plan:
+def failover_back(
+    session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in
+) -> Plan[Started]:
     """Go back to the primary region.
 
     Undo the fence of a failover: the primary starts as it was before when its tables have caught
@@ -115,10 +139,17 @@ def _back(session: Session) -> str:
     )
 
 
+@as_fields
+class Deployed(NamedTuple):
+    """How many steps a deployment took."""
+
+    steps: int
+
+
 @acts("failover deploy", "", "--set Stage=prod --yes", chooses=False)
 def failover_deploy(
     session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
-) -> Plan:
+) -> Plan[Deployed]:
     """Deploy the stack to the two regions of samconfig.toml.
 
     Both deploy what was built last: run `sam build` first. The first deployment takes four steps,
@@ -138,8 +169,8 @@ def failover_deploy(
     deployer = two_regions.Deployer()
     primary, secondary = pair
 
-    def carry_out() -> dict[str, Any]:
-        return {"steps": two_regions.carry_out(steps, pair, deployer, session.say)}
+    def carry_out() -> Deployed:
+        return Deployed(two_regions.carry_out(steps, pair, deployer, session.say))
 
     sentences = [str(step) for step in steps]
     preview = Steps(tuple(sentences))

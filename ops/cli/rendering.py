@@ -20,7 +20,7 @@ from carride_idempotency.operators.redriving import (
     released_keys,
 )
 from ops.audit.evidence import Delivered, Published, grouped
-from ops.cli.show import plain, show, table
+from ops.cli.show import as_fields, plain, show, table
 from ops.dead_letters import SHORT_ID, DeadLetter, DeadLetters, Failure, copies_in
 from ops.doctor import Findings
 from ops.holds import Hold, Kind
@@ -28,7 +28,7 @@ from ops.keys import Key, KeyList
 from ops.lookup import IN_EFFECT, AtConsumer, Event, Ride, Settlement, Unread
 from ops.payloads import readable
 from ops.policies import consumer_of
-from ops.records import NO_RECORD
+from ops.records import NO_RECORD, Changed
 from ops.sentences import says
 from ops.text import counted
 from ops.verbs import spelt
@@ -521,6 +521,9 @@ def _key(found: Key) -> RenderableType:
 def _record(record: Explained) -> RenderableType:
     title = (record.key, "bold")
     return Text.assemble(title, "  ", _state(record.status), f"\n  {record.says}")
+
+
+as_fields(Changed)
 
 
 @show.register

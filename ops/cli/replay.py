@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ops import outbox, plans, replay
 from ops.audit import Report, audit
-from ops.cli.show import show, table
+from ops.cli.show import as_fields, show, table
 from ops.replay import ReplayState, fates
 from ops.replay.planning import PAUSE, Progress, ReplayPlan, predict, standing, watch
 from ops.stack import OperatorError, StackRef
@@ -64,7 +64,7 @@ def replay_run(
     only: str | None = None,
     partners: bool = False,
     accept_duplicates: bool = False,
-) -> Plan:
+) -> Plan[Replayed]:
     """Replay a part of the archive, wait until nothing is in flight, and audit the stack.
 
     AWS does not show every delivery that is in flight. The replay is named for its region, as the
@@ -152,7 +152,7 @@ def replay_status(session: Session) -> Replays:
 
 
 @acts("replay cancel", "", "us-east-1.20261122T092605.530950Z --yes")
-def replay_cancel(session: Session, name: str | None = None, /) -> Plan:
+def replay_cancel(session: Session, name: str | None = None, /) -> Plan[ReplayState]:
     """Cancel a replay. Consumers process what it has handed over already.
 
     Args:
@@ -298,8 +298,13 @@ def _show_replayed(done: Replayed) -> RenderableType:
     return Group(show(done.audit), Text(quiet))
 
 
+as_fields(outbox.Republished)
+
+
 @acts("republish", "--since 1d --yes")
-def republish(session: Session, *, since: Moment, until: Moment | None = None) -> Plan:
+def republish(
+    session: Session, *, since: Moment, until: Moment | None = None
+) -> Plan[outbox.Republished]:
     """Publish again the events in a region's outbox that its pipe may not have published.
 
     Consumers recognise published events by their ids. Partners receive them again.

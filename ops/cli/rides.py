@@ -1,12 +1,13 @@
 """The verbs that book a ride and drive it over the API, as customers and staff do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from carride_idempotency import marshalling
 from ops import plans
 from ops.api import Api, ApiAnswer, Authorize, NoAnswerError
+from ops.cli.show import as_fields
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Plan, Session, Steps, acts
 
@@ -14,6 +15,17 @@ _BOOKED: Final = 201
 _CHANGED: Final = 200
 _UNKNOWN: Final = 500
 """From this status on, nobody knows whether the request had an effect."""
+
+
+@as_fields
+class Answered(NamedTuple):
+    """The ride, as the API has answered."""
+
+    ride: Mapping[str, Any]
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Return the answer."""
+        return self.ride
 
 
 @acts("drive book", "--yes", "--pickup sector_02 --destination sector_10 --price 1450 --yes")
@@ -26,7 +38,7 @@ def book(
     price: Annotated[int, POSITIVE] = 1250,
     key: str | None = None,
     token: str | None = None,
-) -> Plan:
+) -> Plan[Answered]:
     """Book a ride over the API, as a customer does.
 
     The request is signed with the credentials of AWS's tools, or carries --token. Whoever books a
@@ -55,7 +67,7 @@ def book(
         f"under the Idempotency-Key {chosen}"
     )
 
-    def send() -> Any:
+    def send() -> Answered:
         api = Api(stack)
         authorize = api.customer(token)
         request = partial(api.request, "POST", "/carrides", order, key=chosen, authorize=authorize)
@@ -65,7 +77,7 @@ def book(
 
 
 @acts("drive accept", "order_01 --yes")
-def accept(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
+def accept(session: Session, ride: str, /, *, token: str | None = None) -> Plan[Answered]:
     """Accept a ride over the API, as staff do: the company will drive it.
 
     You sign as the staff role of the stack, which your policies let you assume, or give --token.
@@ -78,7 +90,7 @@ def accept(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
 
 
 @acts("drive start", "order_01 --yes")
-def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
+def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan[Answered]:
     """Start an accepted ride over the API, as staff do: the passengers are in the car.
 
     You sign as the staff role of the stack, which your policies let you assume, or give --token.
@@ -91,7 +103,7 @@ def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
 
 
 @acts("drive complete", "order_01 --yes")
-def complete(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
+def complete(session: Session, ride: str, /, *, token: str | None = None) -> Plan[Answered]:
     """Complete a started ride over the API, as staff do: the passengers have arrived.
 
     You sign as the staff role of the stack, which your policies let you assume, or give --token.
@@ -104,7 +116,9 @@ def complete(session: Session, ride: str, /, *, token: str | None = None) -> Pla
 
 
 @acts("drive cancel", "order_01 --reason 'the car broke down' --yes")
-def cancel(session: Session, ride: str, /, *, reason: str, token: str | None = None) -> Plan:
+def cancel(
+    session: Session, ride: str, /, *, reason: str, token: str | None = None
+) -> Plan[Answered]:
     """Cancel a ride over the API, as staff do; its owner can only until it has started.
 
     Dispatch frees the car and payment gives the money back. You sign as the staff role of the
@@ -118,7 +132,9 @@ def cancel(session: Session, ride: str, /, *, reason: str, token: str | None = N
     return _change(session, ride, "cancel", token, reason=reason)
 
 
-def _change(session: Session, ride: str, action: str, token: str | None, **fields: str) -> Plan:
+def _change(
+    session: Session, ride: str, action: str, token: str | None, **fields: str
+) -> Plan[Answered]:
     """Plan a change of the version of a ride that is booked now; a repeated one has one effect."""
     stack = session.stack
     booking = _booking(stack, ride)
@@ -126,7 +142,7 @@ def _change(session: Session, ride: str, action: str, token: str | None, **field
     key = f"{action}-{ride}-{version}"
     step = f"{action} {ride}, which is {booking['status']}, at version {version}"
 
-    def send() -> Any:
+    def send() -> Answered:
         api = Api(stack)
         authorize: Authorize = api.staff if token is None else api.customer(token)
         body = {"action": action, "version": version, **fields}
@@ -152,14 +168,14 @@ def _booking(stack: StackRef, ride: str) -> dict[str, Any]:
     return marshalling.values(found["Item"])
 
 
-def _sent(call: Callable[[], ApiAnswer], expected: int, again: str) -> Any:
+def _sent(call: Callable[[], ApiAnswer], expected: int, again: str) -> Answered:
     """Send a request, and return the ride of its answer; ``again`` says how to repeat it safely."""
     try:
         answer = call()
     except NoAnswerError as error:
         raise OperatorError(f"{error}. {again}") from error
     if answer.status == expected:
-        return answer.content
+        return Answered(answer.content)
     problem = f"the API answered {answer.status}: {answer.content}"
     if answer.status >= _UNKNOWN:
         problem = f"{problem}. {again}"

@@ -165,6 +165,12 @@ def _cell(value: object) -> RenderableType:
     return show(value)
 
 
+def as_fields[T](kind: type[T]) -> type[T]:
+    """Have a type look as a table of its fields, and return it."""
+    show.register(kind, show.dispatch(object))
+    return kind
+
+
 @show.register
 def _text(text: str) -> RenderableType:
     return Text(text)

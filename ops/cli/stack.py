@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from ops import fleet as garage
 from ops import plans, simulation
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.audit.evidence import GatewayPayment
-from ops.cli.show import Layouts, show
+from ops.cli.show import Layouts, as_fields, show, table
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
 from ops.simulation import AT_ONCE, Published
@@ -42,6 +43,7 @@ from ops.verbs import (
 )
 from simulated_rides import Simulation
 
+as_fields(Published)
 PAUSE: Callable[[float], object] = time.sleep
 """Waits between two audits."""
 _WATCH_SECONDS: Final = 5.0
@@ -137,13 +139,28 @@ def _watched(judge: Callable[[], Report]) -> Iterator[Watched]:
         PAUSE(_WATCH_SECONDS)
 
 
+@as_fields
+class Parked(NamedTuple):
+    """How many cars were added to the fleet."""
+
+    added: int
+
+
+@as_fields
+class Freed(NamedTuple):
+    """A car that was given back, and the ride that held it."""
+
+    freed: str
+    held_by: str
+
+
 @acts("drive fleet", "--cars 64 --yes", "--free car_007 --yes")
 def fleet(
     session: Session,
     *,
     cars: Annotated[int, POSITIVE] = 64,
     free: str | None = None,
-) -> Plan:
+) -> Plan[Parked] | Plan[Freed]:
     """Park cars all over the city, for dispatch to assign. Existing cars are left as they are.
 
     With --free, give one car back that a ride holds although it is over, as the runbook "overdue"
@@ -159,20 +176,20 @@ def fleet(
     table = stack.outputs["CarTableName"]
     step = f"park cars in {table} until there are {cars}"
 
-    def park() -> dict[str, int]:
-        return {"added": garage.seed(stack.client("dynamodb"), table, cars)}
+    def park() -> Parked:
+        return Parked(garage.seed(stack.client("dynamodb"), table, cars))
 
     return Plan(Steps((step,)), park, (stack,))
 
 
-def _freeing(stack: StackRef, car_id: str) -> Plan:
+def _freeing(stack: StackRef, car_id: str) -> Plan[Freed]:
     """Plan to give back a car that a ride holds although it is over."""
     held = garage.held(stack, car_id)
     step = f"free {car_id}, which {held.ride_id} holds, and put it into the index of free cars"
 
-    def give_back() -> dict[str, str]:
+    def give_back() -> Freed:
         garage.give_back(stack, held)
-        return {"freed": car_id, "held by": held.ride_id}
+        return Freed(car_id, held.ride_id)
 
     return Plan(Steps((step,)), give_back, (stack,))
 
@@ -197,7 +214,7 @@ def simulate(
     fails: Annotated[int, COUNT] = 0,
     poison: Annotated[int, COUNT] = 0,
     slow: Annotated[int, COUNT] = 0,
-) -> Plan:
+) -> Plan[Published]:
     """Have the deployed simulator publish rides.
 
     The same seed gives the same rides with the same ids, so consumers recognise what they have
@@ -248,31 +265,54 @@ def _at_once(rate: float | None) -> int:
     return min(AT_ONCE, max(1, round(rate * _CALL_SECONDS)))
 
 
+class State(StrEnum):
+    """Whether a plan can be carried out."""
+
+    WAITS = "waits"
+    REFUSED = "refused"
+    EMPTY = "empty"
+    """There is nothing to do."""
+
+
 class Shown(NamedTuple):
     """A plan that was shown, in a line."""
 
     id: str
     made: datetime
-    state: str
+    state: State
+    refused: datetime | None
+    """When it was refused; None if it was not."""
     command: str
-    stacks: str
+    stacks: tuple[str, ...]
+
+
+class ShownPlans(NamedTuple):
+    """The plans that were shown and would change something, the newest first."""
+
+    plans: tuple[Shown, ...]
+
+    def to_json(self) -> list[Shown]:
+        """Return them as a list."""
+        return [*self.plans]
 
 
 class Kept(NamedTuple):
     """A plan that was shown, in full."""
 
     plan: SavedPlan
-    state: str
+    state: State
+    refused: datetime | None
 
     def to_json(self) -> Mapping[str, object]:
         """Return the plan and its state; its preview are lines in the widest layout."""
         fields = self.plan._asdict()
         shown = fields.pop("shown")
-        return {**fields, "state": self.state, "preview": [*shown[0]] if shown else []}
+        preview = [*shown[0]] if shown else []
+        return {**fields, "state": self.state, "refused": self.refused, "preview": preview}
 
 
 @reads("plans", "", "4f2a81c0 --json")
-def shown_plans(session: Session, plan: str | None = None, /) -> list[Shown] | Kept:
+def shown_plans(_session: Session, plan: str | None = None, /) -> ShownPlans | Kept:
     """Show the plans that --yes can still carry out, the newest first, or one as it was shown.
 
     A preview keeps its plan for an hour. --yes carries out exactly this plan, or nothing if its
@@ -284,24 +324,37 @@ def shown_plans(session: Session, plan: str | None = None, /) -> list[Shown] | K
     """
     if plan is not None:
         found = plans.named(plan)
-        return Kept(found, _state_of(found))
-    shown = [
-        Shown(each.id, each.made, _state_of(each), _typed(each), ", ".join(each.places))
-        for each in plans.saved()
-    ]
-    if not shown:
-        session.say("no plan waits for you")
-    return shown
+        return Kept(found, *_state_of(found))
+    shown = list[Shown]()
+    for each in plans.saved():
+        state, refused = _state_of(each)
+        shown.append(Shown(each.id, each.made, state, refused, _typed(each), tuple(each.places)))
+    return ShownPlans(tuple(shown))
 
 
-def _state_of(plan: SavedPlan) -> str:
-    """Return in words whether a plan can be carried out."""
+def _state_of(plan: SavedPlan) -> tuple[State, datetime | None]:
+    """Return whether a plan can be carried out, and when it was refused."""
     refused = plans.refused_at(plan.id)
+    state = State.WAITS
     if plan.is_empty:
-        return "there is nothing to do"
-    if refused is not None:
+        state = State.EMPTY
+    elif refused is not None:
+        state = State.REFUSED
+    return state, refused
+
+
+def _in_words(state: State, refused: datetime | None) -> str:
+    if state is State.REFUSED and refused is not None:
         return f"refused at {refused:%H:%M:%S} UTC"
-    return "waits for you"
+    return _STATES[state]
+
+
+_STATES: Final = {
+    State.WAITS: "waits for you",
+    State.REFUSED: "refused",
+    State.EMPTY: "there is nothing to do",
+}
+"""What the line says of a plan."""
 
 
 def _typed(plan: SavedPlan) -> str:
@@ -309,29 +362,53 @@ def _typed(plan: SavedPlan) -> str:
 
 
 @show.register
+def _show_plans(found: ShownPlans) -> RenderableType:
+    if not found.plans:
+        return "no plan waits for you"
+    rows = table("id", "made", "state", "command", "stacks")
+    for each in found.plans:
+        state = _in_words(each.state, each.refused)
+        rows.add_row(each.id, show(each.made), state, each.command, ", ".join(each.stacks))
+    return rows
+
+
+@show.register
 def _show_kept(kept: Kept) -> RenderableType:
     plan = kept.plan
     until = plan.made + plans.LIVES
-    times = f"shown {plan.made:%Y-%m-%d %H:%M:%S} UTC, {kept.state}"
+    times = f"shown {plan.made:%Y-%m-%d %H:%M:%S} UTC, {_in_words(kept.state, kept.refused)}"
     if plans.waits(plan):
         times += f" until {until:%H:%M:%S} UTC"
     head = Text(f"{plan.id}  {_typed(plan)}\n{times}\non {', '.join(plan.places)}\n")
-    return Group(head, Layouts(plan.shown), Text(f"\n{_how_to_go_on(plan)}"))
+    return Group(head, Layouts(plan.shown), Text(f"\n{_how_to_go_on(kept)}"))
 
 
-def _how_to_go_on(plan: SavedPlan) -> str:
+def _how_to_go_on(kept: Kept) -> str:
     """Return the command that carries a plan out, or makes a new one in its place."""
+    plan = kept.plan
     if plan.is_empty:
         return "--yes would change nothing"
-    if plans.refused_at(plan.id) is not None:
+    if kept.refused is not None:
         return f"what it showed has changed since; plan it again: {_typed(plan)}"
     return f"carry it out: {_typed(plan)} --plan={plan.id} --yes"
+
+
+class Served(NamedTuple):
+    """Where the pages of a stack are served."""
+
+    url: str
+    stack: str
+
+
+@show.register
+def _show_served(served: Served) -> RenderableType:
+    return Text(f"{served.url} shows {served.stack}; Ctrl-C ends it")
 
 
 @reads("desk", "")
 def desk(
     session: Session, *, port: Annotated[int, PORT_NUMBER] = PORT, no_browser: bool = False
-) -> Iterator[str]:
+) -> Iterator[Served]:
     """Serve pages that show what flows through a stack and what became of it, until Ctrl-C.
 
     Only this machine can open them. They change nothing: where a command would help, they show that
@@ -343,7 +420,7 @@ def desk(
         no_browser: Do not open them in a browser.
     """
     with serving(session.stack, port) as url:
-        yield f"{url} shows {session.stack.name}; Ctrl-C ends it"
+        yield Served(url, session.stack.name)
         if not no_browser:
             open_browser(url)
         with suppress(KeyboardInterrupt):

@@ -172,7 +172,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
         [sys.executable, "-m", "ops", "plans", "--json"], stdout=writer, stderr=PIPE, check=False
     )
     os.close(writer)
-    assert (ended.returncode, ended.stderr) == (141, b"no plan waits for you\n")
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 NUMBERS: Final = {
@@ -364,7 +364,7 @@ def test_each_change_leaves_a_line(
     changes = tmp_path / ".carride" / "changes.jsonl"
     monkeypatch.setattr("ops.change_log.CHANGES", changes)
 
-    def verb(session: Session, what: str, /) -> Plan:
+    def verb(session: Session, what: str, /) -> Plan[Any, Any]:
         return Plan({"what": what}, do, (session.stack,))
 
     monkeypatch.setitem(VERBS, "change", Verb("change", verb, acts=True))

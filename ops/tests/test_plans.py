@@ -59,7 +59,7 @@ class Changing:
         self.state: Any = None
         self.done: list[Any] = []
 
-        def change(session: Session, *words: str, token: str = "") -> Plan:
+        def change(session: Session, *words: str, token: str = "") -> Plan[Any, Any]:
             planned = self.state
             return Plan(
                 {"state": planned},
@@ -309,7 +309,7 @@ def test_times_are_those_of_the_preview(
     """A span before now means the now of the preview, however late the plan is carried out."""
     seen = list[datetime]()
 
-    def window(session: Session, *, since: Moment) -> Plan:
+    def window(session: Session, *, since: Moment) -> Plan[Any, Any]:
         seen.append(since)
         return Plan({"since": since}, lambda: None, (session.stack,))
 

@@ -91,7 +91,7 @@ def claimed_just_now(record: Record) -> Record:
     return record._replace(lease_ms=record.lease_ms + epoch_ms() - NOW_MS)
 
 
-type Action = Callable[[StackRef, str], Plan]
+type Action = Callable[[StackRef, str], Plan[Any, Any]]
 ACTIONS: Final = (records.release, records.forget)
 
 

@@ -93,7 +93,7 @@ def test_a_customer_books_with_its_own_credentials(cloud: Cloud) -> None:
     plan = rides.book(cloud.session(StaffRoleArn=ROLE), price=1450, key="mine")
     assert "1450 cents, under the Idempotency-Key mine" in plan.preview.plan[0]
     assert not cloud.requests
-    assert plan.do() == {"orderID": "order_01"}
+    assert plan.do().ride == {"orderID": "order_01"}
     ((method, url, headers, body),) = cloud.requests
     assert (method, url, headers["Idempotency-Key"]) == ("POST", f"{URL}/carrides", "mine")
     assert body["price"] == 1450
@@ -127,7 +127,9 @@ def test_staff_drive_a_ride_at_the_version_that_is_booked(
 ) -> None:
     """The staff role signs; a repeated command has the same key, so one effect."""
     for _ in range(2):
-        plan: Plan = getattr(rides, action)(cloud.session(StaffRoleArn=ROLE), "order_01", **fields)
+        plan: Plan[Any] = getattr(rides, action)(
+            cloud.session(StaffRoleArn=ROLE), "order_01", **fields
+        )
         plan.do()
     (first, second) = cloud.requests
     assert first[:2] == ("PUT", f"{URL}/carrides/order_01")

@@ -1,19 +1,14 @@
 """What verbs print of the text of strangers."""
 
-import inspect
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import is_dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from types import UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
 
 import ops.cli.app  # noqa: F401 - the verbs, and how what they return looks
 from ops.audit import judge
@@ -25,7 +20,7 @@ from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.holds import Hold, Kind
 from ops.lookup import Event, Ride, Settlement
 from ops.sentences import says
-from ops.verbs import VERBS, Steps
+from ops.verbs import Steps
 from tests.kit.rides import NOW
 
 HOSTILE: Final = st.text(
@@ -100,29 +95,6 @@ def test_no_text_of_an_event_fills_the_terminal(form: Any) -> None:
     shown = printed(form("x" * 1_000_000))
     assert "1,000,000 characters" in shown
     assert len(shown) < 30_000
-
-
-UNTYPED: Final = {"desk"}
-"""Verbs that say where they serve, until they end."""
-
-
-def parts_of(kind: Any) -> Iterator[type]:
-    """Yield the types of what a verb returns: of a choice, and of a list or an iterator each."""
-    origin = get_origin(kind)
-    if origin in (list, Iterator, Union, UnionType):
-        for each in get_args(kind):
-            yield from parts_of(each)
-    else:
-        yield kind
-
-
-@pytest.mark.parametrize("name", sorted(VERBS.keys() - UNTYPED))
-def test_each_verb_returns_a_typed_value(name: str) -> None:
-    """JSON, lines and pages are made of its fields: nobody has to read a sentence back."""
-    returned = inspect.signature(VERBS[name].function).return_annotation
-    for kind in parts_of(returned):
-        is_typed = hasattr(kind, "_fields") or is_dataclass(kind) or issubclass(kind, Struct)
-        assert is_typed, kind
 
 
 @given(HOSTILE)

@@ -28,8 +28,7 @@ from ops.verify import (
     Result,
     SkippedError,
     Verdict,
-    status_of,
-    to_json,
+    Verified,
     verify,
 )
 from ops.verify.checks import CHECKS
@@ -133,7 +132,8 @@ def test_a_question_without_an_answer_does_not_blame_the_stack(
 )
 def test_the_status_tells_failed_from_untold(verdicts: list[Verdict], status: int) -> None:
     """1 for a check that failed, 3 if the evidence is incomplete, 0 otherwise."""
-    assert status_of(to_json(Result("a statement", each, "", 0.1) for each in verdicts)) == status
+    results = tuple(Result("a statement", each, "", 0.1) for each in verdicts)
+    assert Verified(results).status == status
 
 
 def drifted(kind: str, *paths: str, status: str = "MODIFIED") -> dict[str, Any]:

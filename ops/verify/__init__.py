@@ -224,24 +224,30 @@ def _is_unanswered(error: BaseException | None) -> bool:
     return answer.get("HTTPStatusCode", 0) >= _AWS_FAILED
 
 
-def status_of(found: Mapping[str, Any]) -> int:
-    """Return the exit status for `to_json`'s result: 1 if a check failed, 3 if one cannot tell."""
-    if found[Verdict.FAILED.name.lower()]:
-        return 1
-    if found[Verdict.UNTOLD.name.lower()]:
-        return 3
-    return 0
+class Verified(NamedTuple):
+    """The results of all checks."""
 
+    results: tuple[Result, ...]
 
-def to_json(results: Iterable[Result]) -> dict[str, Any]:
-    """Return results as JSON-ready values, with the number of each verdict."""
-    checks = list[dict[str, Any]]()
-    numbers = {verdict.name.lower(): 0 for verdict in Verdict}
-    for each in results:
-        verdict = each.verdict.name.lower()
-        numbers[verdict] += 1
-        checks.append(each._asdict() | {"verdict": verdict})
-    return {**numbers, "checks": checks}
+    @property
+    def status(self) -> int:
+        """The exit status: 1 if a check failed, 3 if one cannot tell."""
+        verdicts = {each.verdict for each in self.results}
+        if Verdict.FAILED in verdicts:
+            return 1
+        if Verdict.UNTOLD in verdicts:
+            return 3
+        return 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the results as JSON-ready values, with the number of each verdict."""
+        checks = list[dict[str, Any]]()
+        numbers = {verdict.name.lower(): 0 for verdict in Verdict}
+        for each in self.results:
+            verdict = each.verdict.name.lower()
+            numbers[verdict] += 1
+            checks.append(each._asdict() | {"verdict": verdict})
+        return {**numbers, "checks": checks}
 
 
 def to_markdown(results: Iterable[Result]) -> str:
