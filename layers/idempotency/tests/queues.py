@@ -1,9 +1,16 @@
 """Queues of each kind, which refuse what SQS refuses."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
+import boto3
+import moto.sqs.models
 from botocore.exceptions import ClientError, ReadTimeoutError
+
+# For each message moto would spell the names of all attributes of its queue anew.
+_spelled: Final = moto.sqs.models.camelcase_to_underscores  # type: ignore[attr-defined]
+moto.sqs.models.camelcase_to_underscores = cache(_spelled)  # type: ignore[attr-defined]
 
 KINDS: Final[Mapping[str, Mapping[str, str]]] = {
     "standard": {},
@@ -13,11 +20,20 @@ KINDS: Final[Mapping[str, Mapping[str, str]]] = {
 """The attributes of the kinds of queues."""
 
 
-class Queues:
-    """A client of SQS in this process. A standard queue takes no deduplication id, as in AWS."""
+@cache
+def _client() -> Any:
+    """Return a client: to make one takes longer than most tests with queues do."""
+    return boto3.client("sqs", region_name="us-east-1")
 
-    def __init__(self, sqs: Any) -> None:
-        self._sqs = sqs
+
+class Queues:
+    """A client of SQS in this process, which moto answers.
+
+    A standard queue takes no deduplication id, as in AWS.
+    """
+
+    def __init__(self) -> None:
+        self._sqs = _client()
         self.lost = 0
         """How many answers to what is sent next are lost."""
 

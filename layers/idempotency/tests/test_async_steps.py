@@ -15,6 +15,8 @@ from tests.interleaving import Turns, giving_way
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+pytestmark = pytest.mark.proof
+
 SEEDS: Final = 300
 JOBS: Final = 40
 CLAIMS: Final = 3

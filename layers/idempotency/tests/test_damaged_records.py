@@ -145,6 +145,7 @@ def runs_of(world: World, stored: Stored, key: str = "k1") -> tuple[str, int]:
     return answer["outcome"], len(runs)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("status", [IN_PROGRESS, FAILED, COMPLETED, QUARANTINED])
 @pytest.mark.parametrize("opened", DAMAGE)
 def test_a_damaged_record_is_corrupt_and_no_other_one(

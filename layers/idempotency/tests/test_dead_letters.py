@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Final
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from moto import mock_aws
@@ -231,7 +230,7 @@ EVENTS: Final[dict[str, Any]] = {
 @pytest.fixture
 def queues() -> Iterator[Queues]:
     with mock_aws():
-        yield Queues(boto3.client("sqs", region_name="eu-west-1"))
+        yield Queues()
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)

@@ -319,6 +319,7 @@ def played(
         return interleaving.play()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_EACH))
 def test_at_most_one_call_of_a_key_is_under_way(first: int, weave: Setter) -> None:
     """Whatever ends first, a run or its thread: no charge is doubled, and no effect is lost."""
@@ -326,6 +327,7 @@ def test_at_most_one_call_of_a_key_is_under_way(first: int, weave: Setter) -> No
     assert {seed: broken for seed in seeds if (broken := played(seed, weave))} == {}
 
 
+@pytest.mark.proof
 def test_two_threads_lose_no_effect_of_each_other(weave: Setter) -> None:
     """Whatever one has registered is committed, though the other registers at the same time."""
     assert {seed: broken for seed in range(100) if (broken := played(seed, weave, Writers))} == {}

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
@@ -67,7 +66,7 @@ class Shop:
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.capsys = capsys
-        self.sqs: Any = boto3.client("sqs", region_name="us-east-1")
+        self.sqs: Any = Queues()
         self.url = self.sqs.create_queue(QueueName="letters")["QueueUrl"]
         self.store = MemoryStore()
         self.ran = list[str]()
@@ -895,7 +894,7 @@ def test_a_message_keeps_its_attributes_and_group() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_queue_of_any_kind_takes_an_event(shop: Shop, kind: str, event: Any) -> None:
     """Whatever its source, each letter arrives once, also if it is sent again."""
-    queues = Queues(shop.sqs)
+    queues = shop.sqs
     url = queues.create("work", kind)
     for letter_id in ("a", "a", "b"):
         letter = Letter(letter_id, "g", "QUARANTINED", "", "shop", None, datetime.now(UTC), event)
@@ -908,8 +907,8 @@ def test_a_queue_of_any_kind_takes_an_event(shop: Shop, kind: str, event: Any) -
 )
 def test_letters_leave_a_queue_of_any_kind(shop: Shop, kind: str, groups: int, rounds: int) -> None:
     """Of one group a FIFO queue shows ten letters at once, and the command says so."""
-    url = Queues(shop.sqs).create("dead", kind)
-    letters = SqsDeadLetters(url, client=Queues(shop.sqs))
+    url = shop.sqs.create("dead", kind)
+    letters = SqsDeadLetters(url, client=shop.sqs)
     for number in range(12):
         event = eventbridge_event({"id": str(number)}) | {
             "attributes": {"MessageGroupId": f"g{number % groups}"}
