@@ -277,10 +277,7 @@ def _audit(stack: Stack, gateway: GatewayServer, progress: Progress) -> Report:
 
 def tell(console: Console, report: Report, injected: Mapping[str, int]) -> None:
     """Print a report: tables, injected faults, unusual numbers, the verdict, where to look."""
-    tables = Text(f"\n{report.to_text()}\n")
-    tables.highlight_regex(r"(?m)^(lost|doubled) +0$", "green")
-    tables.highlight_regex(r"(?m)^(lost|doubled) +[1-9].*$", "bold red")
-    console.print(tables)
+    console.print(Text(f"\n{report.to_text()}\n"))
     console.print(f"Injected: {story.injected(injected) or 'nothing'}.")
     for number, what, why in story.unusual(report):
         console.print(Text.assemble((f"{number:>7,} {what:<20} ", "cyan"), why))

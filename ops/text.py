@@ -1,5 +1,6 @@
 """Numbers in sentences and tables, and text of strangers."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Final, NamedTuple
@@ -57,9 +58,9 @@ def plural(noun: str) -> str:
     return f"{noun}s"
 
 
-def at_most[Line](lines: Sequence[Line]) -> list[Line | str]:
+def at_most(lines: Sequence[str]) -> list[str]:
     """Return up to `MOST_NAMED` lines of a report, and one with how many more there are."""
-    shown: list[Line | str] = [*lines[:MOST_NAMED]]
+    shown = [*lines[:MOST_NAMED]]
     more = len(lines) - MOST_NAMED
     if more > 0:
         shown.append(f"  … and {more:,} more, which --json lists")
@@ -92,6 +93,11 @@ def rough(milliseconds: float) -> str:
     return f"{length / _SECOND:.0f} s"
 
 
+def command(*words: str) -> str:
+    """Return a command of the operator's, as a shell takes it."""
+    return shlex.join(["./carride", *words])
+
+
 class Row(NamedTuple):
     """A row of a report: a label, numbers or the names of their columns, and a remark."""
 
@@ -118,7 +124,7 @@ def laid_out(lines: Iterable[Row | str], width: int | None = None) -> str:
     laid = list[str]()
     for line in lines:
         if isinstance(line, str):
-            laid += wrap(line, width, subsequent_indent="  ") or [""]
+            laid += wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) or [""]
         elif not line.label:
             columns = line.values
         else:

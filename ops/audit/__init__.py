@@ -58,9 +58,13 @@ class Report(NamedTuple):
         return self.ledger.to_json() | parts
 
     def to_text(self, width: int | None = None) -> str:
-        """Return the verdict, then both as tables, or in lines that fit into this width."""
-        lines = [self.verdict, "", *self.saga.lines(), "", *self.ledger.lines()]
-        return laid_out(lines, width)
+        """Return the verdict, what does not add up, and tables, or lines that fit into a width.
+
+        What is zero, or as it should be, has no line: `to_json` has everything.
+        """
+        wrong = [*self.saga.named(), *self.ledger.lines_of_named()]
+        tables = [*self.saga.lines(), "", *self.ledger.lines()]
+        return laid_out([self.verdict, *wrong, "", *tables], width)
 
 
 def collect_evidence(

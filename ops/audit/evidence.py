@@ -55,6 +55,8 @@ CONSUMERS: Final = (
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )
 
+WITHHELD: Final = "events that fit no partners' rule"
+"""The name under which the routes of evidence have them."""
 LOG_RULE: Final = "CarRideLogRule"
 """It logs every event."""
 LOG_RULE_DLQ: Final = f"{LOG_RULE}Dlq"

@@ -19,9 +19,17 @@ from typing import Final, NamedTuple
 from carride.events import idempotency_id
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
-from ops.audit.evidence import ALWAYS, CHANGES, AuditedConsumer, Evidence, RideItem
+from ops.audit.evidence import (
+    ALWAYS,
+    CHANGES,
+    WITHHELD,
+    AuditedConsumer,
+    Evidence,
+    RideItem,
+    grouped,
+)
 from ops.audit.missing import applied_facts, hidden_messages, missing_at
-from ops.text import Row, at_most, counted, laid_out, row
+from ops.text import Row, at_most, command, counted, laid_out, row
 
 ROWS: Final = {
     "distinct": "events to act on",
@@ -37,6 +45,10 @@ ROWS: Final = {
     "effects": "effects",
 }
 """The rows of the table for an account, with their labels."""
+_ALWAYS: Final = frozenset({"distinct", "deliveries", "effects"})
+"""The rows that a report has even if all their numbers are zero."""
+_FOLDED: Final = frozenset({"retried", "failed", "fenced"})
+"""Kinds of deliveries that a report leaves out: they say nothing about what became of events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +103,8 @@ WITHOUT_LETTER: Final = "key without a letter"
 UNPUBLISHED: Final = "effect of unpublished"
 TWO_IDS: Final = "two ids"
 TWO_FACTS: Final = "two facts"
+VERSION: Final = " version "
+"""Between a ride and its version, of which no event is known."""
 
 
 class Wrong(NamedTuple):
@@ -105,13 +119,32 @@ class Wrong(NamedTuple):
     """The types that were published as one version of a ride."""
 
     @property
-    def says(self) -> str:
-        """All of it in a line."""
+    def what(self) -> str:
+        """What is wrong, and where."""
         at = f"{self.at}: " if self.at else ""
         if self.at is None and self.kind == LOST:
             at = "outbox: "  # it was committed, and no consumer could get it
+        return f"{at}{self.kind}"
+
+    @property
+    def says(self) -> str:
+        """All of it in a line."""
         types = f": {', '.join(self.types)}" if self.types else ""
-        return f"{at}{self.kind} {self.id}{types}"
+        return f"{self.what} {self.id}{types}"
+
+    @property
+    def line(self) -> str:
+        """What is wrong, after the command that shows its event, ride or key."""
+        shown = self._command()
+        return f"  {shown}  {self.what if self.id in shown else self.says}"
+
+    def _command(self) -> str:
+        if self.kind == WITHOUT_LETTER:
+            return command("keys", self.id)
+        if self.kind in (LOST, UNPUBLISHED) and VERSION not in self.id:
+            return command("event", self.id)
+        ride, _, _ = self.id.partition(VERSION)
+        return command("ride", ride.partition("/")[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,18 +284,23 @@ class Ledger:
         return [*lost, *doubled, *keys, *unpublished, *two_ids, *two_facts]
 
     def to_text(self) -> str:
-        """Return the ledger as a table."""
-        return laid_out(self.lines())
+        """Return what does not add up, and the ledger as tables."""
+        return laid_out([*self.lines_of_named(), *self.lines()])
+
+    def lines_of_named(self) -> list[str]:
+        """Return a line for each thing that does not add up, with its command."""
+        by_kind = grouped((each.kind, each.line) for each in self.named())
+        return [line for lines in by_kind.values() for line in at_most(lines)]
 
     def lines(self) -> list[Row | str]:
-        """Return the ledger as the lines of a report."""
-        lines: list[Row | str] = [*self._events(), "", *self._accounts(), "", *self._queues()]
+        """Return the ledger as the lines of a report, without what is zero or as it should be."""
+        lines: list[Row | str] = [*self._events(), "", *self._accounts()]
+        queues = [*self._queues()]
+        if queues:
+            lines += ["", *queues]
         for route, state in self.routes.items():
-            lines.append(f"{route}: {state}")
-        lines.append(row("lost", self.lost))
-        lines.append(row("doubled", self.doubled))
-        for kind in (LOST, DOUBLED, WITHOUT_LETTER, UNPUBLISHED, TWO_IDS, TWO_FACTS):
-            lines += at_most([f"  {each.says}" for each in self.of_kind(kind)])
+            if route.endswith(WITHHELD):
+                lines.append(f"{route}: {state}")
         return lines
 
     def _events(self) -> Iterator[Row | str]:
@@ -270,12 +308,10 @@ class Ledger:
         first = self.span["first"]
         last = self.span["last"]
         judged = self.span["since"]
-        logged = f"logged from {first} to {last}" if first else ""
+        logged = f"logged {first} to {last}" if first else ""
         yield row("published events", self.published, note=logged)
         if self.replayed:
             yield row("replayed", self.replayed, note="events from the archive")
-        kept = "events among them that honour the contract, without copies"
-        yield row("distinct", self.distinct, note=kept)
         if judged:
             yield f"judged: events since {judged}, when the log begins"
 
@@ -284,11 +320,13 @@ class Ledger:
         yield row("", *self.consumers)
         for name, label in ROWS.items():
             counts = [getattr(account, name) for account in self.consumers.values()]
-            yield row(label, *counts)
+            if name in _ALWAYS or (name not in _FOLDED and any(counts)):
+                yield row(label, *counts)
 
     def _queues(self) -> Iterator[Row]:
         """Yield the lines about messages in queues."""
-        yield row("dead letters", self.waiting)
+        if self.waiting:
+            yield row("dead letters", self.waiting)
         for queue, reasons in self.dead_lettered.items():
             count = sum(reasons.values())
             yield row(f"  {queue}", count, note=_listed(reasons))
@@ -390,7 +428,7 @@ def _booked(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
                 continue
             possible = {idempotency_id(ride.order_id, change, version) for change in CHANGES}
             if evidence.outbox.keys().isdisjoint(possible):
-                yield f"{ride.order_id} version {version}", ride.booked
+                yield f"{ride.order_id}{VERSION}{version}", ride.booked
 
 
 def _two_ids(evidence: Evidence) -> dict[str, list[str]]:

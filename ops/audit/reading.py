@@ -573,7 +573,7 @@ def _routes(stack: StackRef, logged: Iterable[Published]) -> _Routes:
     found.states["partners' topic"] = f"{subscriptions}, whose deliveries the audit cannot see"
     withheld = [event for event in logged if event.missing_for_partners]
     if withheld:
-        found.states["events that fit no partners' rule"] = _named(withheld)
+        found.states[evidence.WITHHELD] = _named(withheld)
     days = archive.get("RetentionDays", 0)
     found.states["CarRideArchive"] = f"{found.archived:,} events counted, kept for {days} days"
     return found

@@ -32,7 +32,7 @@ from ops.audit.evidence import (
 from ops.audit.missing import Missing, missing_at
 from ops.audit.problems import Broken, Need, Overdue, Problem
 from ops.audit.sentences import says
-from ops.text import MOST_NAMED, Row, at_most, counted, laid_out, row
+from ops.text import Row, at_most, command, counted, laid_out, row
 
 _OVERDUE: Final = "CarRideOverdue"
 """The reconciler's event. It settles the ride."""
@@ -148,45 +148,41 @@ class Saga:
         return asdict(self) | facts
 
     def to_text(self) -> str:
-        """Return the saga as a table."""
-        return laid_out(self.lines())
+        """Return what does not add up, and the saga as a table."""
+        return laid_out([*self.named(), *self.lines()])
 
-    def lines(self) -> list[Row | str]:
-        """Return the saga as the lines of a report."""
-        rides = sum(self.endings.values())
-        rows: list[Row | str] = [row("rides", rides)]
-        for ending, count in self.endings.items():
-            rows.append(row(f"  {ending}", count))
-        emitted = sum(self.emitted.values())
-        rows.append(row("emitted", emitted, note="events of dispatch and payment"))
-        for name, count in self.emitted.items():
-            rows.append(row(f"  {name}", count))
-        rows.append(row("cars", self.cars, note=f"{self.cars_held} of them with a ride"))
-        if self.unlisted_cars:
-            names = ", ".join(self.unlisted_cars[:MOST_NAMED])
-            rows.append(row("  not found by dispatch", len(self.unlisted_cars), note=names))
-        if self.gateway_asked:
-            rows += self._money()
-        rows.append(row("reconciled", self.reconciled, note="rides that were overdue"))
-        if self.unpaid:
-            names = ", ".join(self.unpaid[:MOST_NAMED])
-            rows.append(row("  driven, not paid", len(self.unpaid), note=names))
+    def named(self) -> list[str]:
+        """Return a line for each ride and car that does not add up: its command, and why."""
         broken = [
-            row(f"broken: {ride}", len(problems), note="; ".join(map(says, problems)))
+            _shown(ride, f"broken: {'; '.join(map(says, problems))}")
             for ride, problems in self.problems.items()
         ]
-        overdue = [
-            row(f"overdue: {ride}", 1, note=says(each)) for ride, each in self.overdue.items()
-        ]
-        return [*rows, *at_most(broken), *at_most(overdue)]
+        overdue = [_shown(ride, f"overdue {says(each)}") for ride, each in self.overdue.items()]
+        unpaid = [_shown(ride, "driven, not paid") for ride in self.unpaid]
+        cars = [f"  {car}  not found by dispatch" for car in self.unlisted_cars]
+        return [line for lines in (broken, overdue, unpaid, cars) for line in at_most(lines)]
 
-    def _money(self) -> list[Row]:
-        kept = f"{self.captured_amount / 100:,.2f}"
-        return [
-            row("charged", self.charged, note="rides, by the gateway's own ledger"),
-            row("  captured", self.captured, note=f"of them; {kept} is kept"),
-            row("  refunded", self.refunded, note="of them, or released"),
-        ]
+    def lines(self) -> list[Row]:
+        """Return the saga as the rows of a report."""
+        endings = ", ".join(f"{count:,} {ending}" for ending, count in self.endings.items())
+        rows = [row("rides", sum(self.endings.values()), note=endings)]
+        if self.cars_held:
+            rows.append(row("cars", self.cars, note=f"{self.cars_held:,} of them with a ride"))
+        if self.gateway_asked:
+            rows.append(self._money())
+        if self.reconciled:
+            rows.append(row("reconciled", self.reconciled, note="rides that were overdue"))
+        return rows
+
+    def _money(self) -> Row:
+        kept = f"{self.captured_amount / 100:,.2f} kept"
+        note = f"rides: {self.captured:,} captured ({kept}), {self.refunded:,} refunded"
+        return row("charged by the gateway", self.charged, note=note)
+
+
+def _shown(ride: str, why: str) -> str:
+    """Return what is wrong with a ride, after the command that shows the ride."""
+    return f"  {command('ride', ride)}  {why}"
 
 
 class _Ride(NamedTuple):

@@ -82,7 +82,9 @@ def audit_stack(
     """Show what is lost, doubled, dead-lettered or overdue.
 
     The audit compares what the bus, tables, queues and log groups of a stack hold, in both regions
-    of a stack that has two. It also shows what the evidence does not cover.
+    of a stack that has two. The verdict is the first line. What does not add up follows it, each
+    thing after the command that shows it, and then the numbers. --json also has what is zero, the
+    kinds of deliveries, and the routes whose deliveries the audit cannot count.
 
     Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger than
     --grace counts as in flight. EventBridge and Lambda may retry for 30 hours.

@@ -22,6 +22,7 @@ from ops.audit.evidence import (
     RideItem,
 )
 from ops.audit.ledger import balance
+from ops.audit.reading import AUDITED_RULES
 from ops.tests.world import NOW
 
 HOUR: Final = timedelta(hours=1)
@@ -323,8 +324,9 @@ def test_a_planted_loss_is_named_and_nothing_else_is(verdict: str, planted: Chan
     assert len(document["lost"]) == ledger.lost
     rides = {ride for each in ledger.consumers.values() for ride in each.doubled_rides}
     assert {each["ride"] for each in document["doubled"]} == rides
-    named = [each.says for each in ledger.named()]
-    assert all(name in ledger.to_text() for name in (*named, *ledger.two_ids))
+    text = ledger.to_text()
+    assert all(name in text for each in ledger.named() for name in (each.what, each.id))
+    assert text.count("./carride ") == len(ledger.named())
 
 
 def test_a_committed_event_that_was_never_published_is_lost_by_the_outbox() -> None:
@@ -373,6 +375,63 @@ def test_a_quarantined_key_whose_letter_is_gone_is_named(
     assert all(key in ledger.to_text() for key in found)
 
 
+USUAL: Final = WORLD._replace(
+    published=[
+        *EVENTS,
+        published(Named("order_02", "CarRideCreated", 1), time=NOW),
+        published(CREATED, replayed=True),
+    ],
+    deliveries=[
+        Delivered(consumer, outcome, fact(each), BEFORE)
+        for consumer in (HISTORY, DISPATCH, PAYMENT)
+        for each in ALL
+        for outcome in (*observation.COMMITTED, observation.DUPLICATE, observation.FAILED)
+    ],
+    dead_letters=[
+        DeadLettered("ProducerDlq", "EntryTooLarge", None, "large", None),
+        DeadLettered("RideHistoryDlq", "CONTRACT", HISTORY, "broken", None),
+        *(dead(ASSIGNED, each, f"{each}Dlq") for each in (HISTORY, DISPATCH, PAYMENT)),
+    ],
+    cars={"car_01": RIDE} | {f"car_{number}": None for number in range(2, 64)},
+    payments=[],
+    routes=dict.fromkeys(AUDITED_RULES, "ENABLED, 1 targets") | {"CarRideArchive": "kept"},
+)
+"""A stack in which everything has happened that may happen to one that is balanced."""
+
+
+def test_a_balanced_stack_is_told_in_25_lines() -> None:
+    """However much has happened: `--json` has what is zero, or as it should be."""
+    report = judge(USUAL)
+    lines = report.to_text().splitlines()
+    assert (report.status, report.ledger.wrong, report.saga.sound) == (0, [], True)
+    assert lines[0] == report.verdict
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        UNPAID | {"dead_letters": []},
+        {"items": [*ITEMS[:2], item(PAYMENT, ASSIGNED, extra=1)]},
+        {"given_up": [f"{PAYMENT}#{number}" for number in range(3)]},
+        {"cars": {"car_01": RIDE, "car_02": RIDE}},
+        {"unlisted_cars": ["car_02"]},
+    ],
+)
+def test_what_does_not_add_up_follows_the_verdict_and_adds_its_lines_only(planted: Changes) -> None:
+    """Each names an id."""
+    sound = judge(USUAL)
+    report = judge(USUAL._replace(**planted))
+    named = [*report.saga.named(), *report.ledger.lines_of_named()]
+    lines = report.to_text().splitlines()
+    assert lines[1 : lines.index("")] == named != []
+    assert len(lines) <= len(sound.to_text().splitlines()) + len(named)
+    ids = [*report.saga.problems, *report.saga.unlisted_cars]
+    ids += [each.id for each in report.ledger.named()]
+    assert all(any(each in line for line in named) for each in ids)
+
+
 def test_each_kind_of_what_does_not_add_up_is_listed_whole_as_json() -> None:
     """The text names twenty of each kind, and says how many more there are."""
     rides = [f"order_{number:03}" for number in range(45)]
@@ -392,5 +451,5 @@ def test_each_kind_of_what_does_not_add_up_is_listed_whole_as_json() -> None:
     assert all(len(document[kind]) >= len(rides) for kind in kinds)
     text = report.to_text()
     assert text.splitlines()[0] == report.verdict == document["verdict"]
-    assert sum("doubled order_" in line for line in text.splitlines()) == 20
+    assert sum("doubled" in line and "order_" in line for line in text.splitlines()) == 20
     assert "… and 25 more" in text
