@@ -2,10 +2,10 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from itertools import batched
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import jmespath
@@ -14,16 +14,13 @@ from msgspec.structs import asdict, replace
 
 from carride_idempotency.operators.choosing import normalised, short_id
 from carride_idempotency.operators.forms import Content
-from carride_idempotency.operators.site import Received, Verdict
-from carride_idempotency.record_items import record_of
+from carride_idempotency.operators.site import READ_AT_ONCE, Received, Verdict, received
 from ops import records, tables
 from ops.audit.evidence import CONSUMERS, MARKS
 from ops.audit.queues import GLIMPSE_SECONDS, content_in, fact_of, opened, peek, waiting
 from ops.audit.reading import REDRIVEN, type_of
 from ops.stack import OperatorError, StackRef
 
-_AT_ONCE: Final = 50
-"""Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
 """Letters that are kept of each failure."""
 SHORT_ID: Final = 8
@@ -246,7 +243,7 @@ def received_from(
     queue: str,
     *,
     ids: Collection[str] | None = None,
-    at_once: int = _AT_ONCE,
+    at_once: int = READ_AT_ONCE,
     hidden_s: int = GLIMPSE_SECONDS,
     reads_s: float | None = None,
 ) -> Generator[Received[DeadLetter]]:
@@ -258,30 +255,19 @@ def received_from(
     sqs = stack.client("sqs")
     with closing(peek(sqs, url_of(stack, queue), hidden_s, reads_s)) as messages:
         wanted = (each for each in messages if ids is None or each["MessageId"] in ids)
-        for some in batched(wanted, at_once, strict=False):
-            letters = [letter_of(queue, message) for message in some]
-            items = _records_of(stack, letters)
-            counts = _counts_of(stack, letters)
-            for letter, message in zip(letters, some, strict=True):
-                redriven = counts.get(count_key(letter) or "", 0)
-                item = items.get(letter.key or "")
-                record = record_of(item) if item else None
-                yield Received(replace(letter, redriven=redriven), record, message["ReceiptHandle"])
+        letters_in = partial(_letters_in, stack, queue)
+        yield from received(wanted, letters_in, records.StackRecords(stack), at_once)
 
 
-def _records_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tables.Wire]:
-    """Return the records of letters by key."""
-    keys = {letter.key for letter in letters if letter.fact and letter.key}
-    found = {}
-    for item in records.items_at(stack, keys):
-        found[item["idempotencyKey"]["S"]] = item
-    return found
-
-
-def _counts_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, int]:
-    """Return how often letters were redriven, by the key of the count."""
-    found = _redrives_at(stack, {key for key in map(count_key, letters) if key})
-    return {name: each.times for name, each in found.items()}
+def _letters_in(stack: StackRef, queue: str, messages: Sequence[Any]) -> list[DeadLetter]:
+    """Return letters with how often each was redriven, which is read for all of them together."""
+    letters = [letter_of(queue, message) for message in messages]
+    counts = _redrives_at(stack, {key for key in map(count_key, letters) if key})
+    counted = []
+    for letter in letters:
+        found = counts.get(count_key(letter) or "")
+        counted.append(replace(letter, redriven=found.times) if found else letter)
+    return counted
 
 
 class Redrives(NamedTuple):
@@ -300,7 +286,7 @@ def redriven_at(stack: StackRef, keys: Iterable[str]) -> dict[str, Redrives]:
 
 def _redrives_at(stack: StackRef, names: set[str]) -> dict[str, Redrives]:
     found = dict[str, Redrives]()
-    for item in records.items_in(stack, MARKS, names, "id"):
+    for item in tables.under(stack, MARKS, "id", names):
         name = item["id"]["S"]
         times = int(item["redriven"]["N"])
         found[name] = Redrives(times, float(item["redrivenAt"]["N"]))

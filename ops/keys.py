@@ -9,14 +9,14 @@ from typing import Annotated, Final, NamedTuple
 from cyclopts import Parameter
 
 from carride_idempotency.clock import to_ms
-from carride_idempotency.operators.choosing import Choice, cause_of
+from carride_idempotency.operators.choosing import Choice, cause_of, consumer_of
+from carride_idempotency.operators.explaining import explain
 from carride_idempotency.record import QUARANTINED, Record
-from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import peek
 from ops.dead_letters import SHORT_ID, DeadLetter, letter_of, queues_named, url_of
-from ops.policies import POLICIES, consumer_of
+from ops.policies import MOST_ATTEMPTS, POLICIES
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Span, reads
 
@@ -80,8 +80,8 @@ def keys(
         limit: The most keys to show.
 
     Raises:
-        OperatorError: there is no such status or consumer, the key is too long to be one, or
-            ``corrupt`` is asked for with a choice that reads no whole table for it.
+        OperatorError: there is no such status or consumer, or ``corrupt`` is asked for with a
+            choice that reads no whole table for it.
     """
     if consumer is not None and consumer_of(consumer) not in POLICIES:
         raise OperatorError(f"there is no consumer {consumer}: give one of {', '.join(POLICIES)}")
@@ -90,12 +90,14 @@ def keys(
             "--corrupt reads the whole tables for damaged records: give no KEY, --ride or --status"
         )
     now = datetime.now(UTC)
-    now_ms = to_ms(now)
-    before_ms = None if older is None else to_ms(now - older)
-    choice = Choice(consumer=consumer, cause=cause, before_ms=before_ms)
-    items = records.chosen(stack, ride=ride, key=key, status=status, corrupt=corrupt)
-    there = (record_of(item) for item in items)
-    found = [*islice((each for each in there if choice.has(each, now_ms)), limit + 1)]
+    choice = Choice(
+        consumer=consumer,
+        status=records.status_named(status),
+        cause=cause,
+        before_ms=None if older is None else to_ms(now - older),
+    )
+    there = records.chosen(stack, choice, ride=ride, key=key, corrupt=corrupt)
+    found = [*islice(there, limit + 1)]
     if not found:
         is_named = ride is not None or key is not None
         return KeyList((), complete=True, says=records.NO_RECORD if is_named else _NONE)
@@ -110,7 +112,7 @@ _NONE: Final = "there are no such keys"
 
 def _row(record: Record, letter: DeadLetter | None, now: datetime) -> Key:
     cause = cause_of(record, to_ms(now))
-    says = records.explain(record, now).says
+    says = explain(record, now, MOST_ATTEMPTS).says
     if letter is not None:
         says += f"; its letter {letter.id[:SHORT_ID]} is in {letter.queue}"
     elif _has_a_letter(record):

@@ -19,9 +19,10 @@ from carride.history import EVENT_PREFIX, latest_in, timeline_of
 from carride.ride import OrderID
 from carride_idempotency import marshalling, observation
 from carride_idempotency.dead_letters import CONTRACT
-from carride_idempotency.operators.explaining import Explained
+from carride_idempotency.operators.choosing import consumer_of
+from carride_idempotency.operators.explaining import Explained, explain
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
-from carride_idempotency.record_items import record_of
+from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import (
     ALWAYS,
@@ -42,16 +43,8 @@ from ops.audit.reading import BUS, booked_ride, delivered_in, published_in
 from ops.audit.saga import saga_of
 from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, redrive_command, ride_of
 from ops.holds import Hold, Kind, by_audit, in_order, without_letter
-from ops.policies import consumer_of
-from ops.records import (
-    candidates,
-    explain,
-    items_at,
-    items_in,
-    keys_of,
-    ride_items,
-    tables_of,
-)
+from ops.policies import MOST_ATTEMPTS
+from ops.records import StackRecords, candidates, keys_of, ride_items, tables_of
 from ops.stack import OperatorError, StackRef
 
 _RETRIED: Final = timedelta(hours=25)
@@ -394,7 +387,7 @@ def _read(
     unknown = {fact: named for fact, named in logged.items() if fact not in candidates}
     records |= _records(stack, unknown, at)
     facts = {**candidates, **logged}
-    outbox = [item["id"]["S"] for item in items_in(stack, "OutboxTable", facts, "id")]
+    outbox = [item["id"]["S"] for item in tables.under(stack, "OutboxTable", "id", facts)]
     in_effect = _in_effect(effects, records)
     recorded = {key.partition("#")[2] for key in (*records, *in_effect)}
     deliveries = _deliveries(stack, text, {*logged, *outbox, *recorded}, broken, start)
@@ -435,9 +428,9 @@ def _records(
 ) -> dict[str, _Stored]:
     """Return the records that consumers have of some facts, by key, with their meaning."""
     records = {}
-    for item in items_at(stack, keys_of(facts)):
-        record = record_of(item)
-        records[record.key] = _Stored(explain(record, at), record.error or "")
+    for record in StackRecords(stack).at(keys_of(facts)):
+        meaning = explain(record, at, MOST_ATTEMPTS)
+        records[record.key] = _Stored(meaning, record.error or "")
     return records
 
 

@@ -12,6 +12,7 @@ import settlement
 from api import policies as api
 from carride import consumer, history
 from carride_idempotency import Policy
+from carride_idempotency.operators.choosing import consumer_of
 from ops.audit.evidence import CONSUMERS, HISTORY, RECORDS
 
 _LEASE_S: Final = 30.0
@@ -33,10 +34,7 @@ A consumer without a policy of its own has that of `carride.consumer`.
 """
 
 
-def consumer_of(key: str) -> str:
-    """Return the consumer that a key begins with: ``reconciler`` of ``reconciler/settle#…``."""
-    begin, _, _ = key.partition("#")
-    return begin.partition("/")[0]
+MOST_ATTEMPTS: Final = {name: policy.max_attempts for name, policy in POLICIES.items()}
 
 
 def records_of(key: str) -> str:

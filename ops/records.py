@@ -1,14 +1,13 @@
-"""Reads idempotency records and says what they mean; releases, settles and forgets them.
+"""The records of a stack: which ones a verb means, and its release, settlement and forgetting.
 
-A change is a conditional write on the record as it was shown. If a delivery claims the key in
-between, nothing is done.
+The library reads, explains and changes records; the stack has their tables, the policies of their
+consumers, and the mark of a deleted record.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import Parameter
@@ -16,28 +15,28 @@ from cyclopts import Parameter
 from carride import history
 from carride.events import idempotency_id
 from carride.facts import FACTS
-from carride_idempotency import NOT_DONE, Done, DynamoDBStore, Policy, StoreError, marshalling
+from carride_idempotency import DynamoDBStore, marshalling
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.changing import (
     MUST_BE_SHOWN,
     Change,
     ChangeRefusedError,
-    Planned,
-    carry_out,
     plan_forget,
     plan_release,
     plan_settle,
 )
-from carride_idempotency.operators.explaining import Explained, is_held
-from carride_idempotency.operators.explaining import explain as explain_by_limit
+from carride_idempotency.operators.choosing import Choice, consumer_of
+from carride_idempotency.operators.explaining import Explained, explain, is_held
+from carride_idempotency.operators.records import NoRecordError, Planner, Records, answer_of
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, STATUSES, Record
 from carride_idempotency.record_items import record_of
+from carride_idempotency.stores.dynamodb import still_as
 from carride_idempotency.stores.transport import BotocoreTransport
 from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES, Named, RideItem
 from ops.audit.reading import FORGOTTEN
-from ops.policies import POLICIES, consumer_of, records_of
+from ops.policies import MOST_ATTEMPTS, POLICIES, records_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Plan, acts
 
@@ -45,8 +44,6 @@ _FIRST_VERSIONS: Final = 8
 """The versions of a ride whose records are looked up, whatever is known of the ride."""
 _VERSIONS_AHEAD: Final = 4
 """How many versions after a known one are looked up."""
-_REVISION: Final = ("status", "owner", "attempt", "leaseExpiry")
-"""Every claim, heartbeat and commit changes at least one of these attributes."""
 _CHANGED_MEANWHILE: Final = {"ConditionalCheckFailed", "TransactionConflict"}
 """Why a write is refused if another one has come first."""
 NO_RECORD: Final = (
@@ -54,9 +51,6 @@ NO_RECORD: Final = (
     "when it commits), its window has ended, an operator forgot it, or the event breaks the "
     "contract and has no key"
 )
-_MOST_KEY_BYTES: Final = 2_048
-"""The most that DynamoDB takes as a partition key."""
-_TOO_LONG: Final = f"a key has at most {_MOST_KEY_BYTES:,} bytes"
 _ANSWER_SECONDS: Final = 20.0
 _FORGOTTEN_FOR: Final = timedelta(days=30)
 """How long the mark of a deleted record is kept: longer than the log of events in any preset."""
@@ -64,108 +58,142 @@ _UNSETTLED: Final = "byUnsettledSince"
 """The index of a table of records that has only those that wait for an operator."""
 
 
+class StackRecords(Records):
+    """The records of a stack, in two tables."""
+
+    attempts = MOST_ATTEMPTS
+    where_keys_are = "`keys --ride` shows those of a ride"
+
+    def __init__(self, stack: StackRef) -> None:
+        transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
+        self._stack = stack
+        self._by_table = {
+            table: DynamoDBStore(stack.outputs[f"{table}Name"], transport=transport)
+            for table in RECORD_TABLES
+        }
+        super().__init__(*self._by_table.values())
+
+    def store_of(self, key: str) -> DynamoDBStore:
+        """Return the table that has the record of a key."""
+        return self._by_table[records_of(key)]
+
+    def forget(self, seen: Record, now_ms: int) -> bool:
+        """Delete a record that is still as it was read, and leave the audit a mark of it."""
+        dynamodb = self._stack.client("dynamodb")
+        condition, values = still_as(seen)
+        delete = {
+            "TableName": self._stack.outputs[f"{records_of(seen.key)}Name"],
+            "Key": {"idempotencyKey": {"S": seen.key}},
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": {"#s": "status", "#o": "owner"},
+            "ExpressionAttributeValues": values,
+        }
+        mark = {
+            "TableName": self._stack.outputs[f"{MARKS}Name"],
+            "Item": _mark_of(seen.key, now_ms),
+        }
+        try:
+            dynamodb.transact_write_items(TransactItems=[{"Delete": delete}, {"Put": mark}])
+        except dynamodb.exceptions.TransactionCanceledException as error:
+            codes = {reason.get("Code") for reason in error.response["CancellationReasons"]}
+            if not codes & _CHANGED_MEANWHILE:
+                raise
+            return False
+        return True
+
+    def unsettled(self) -> Iterator[Record]:
+        """Yield the records that wait for an operator, and that no attempt may hold."""
+        now_ms = epoch_ms()
+        for record in self.chosen(Choice(), now_ms, index=_UNSETTLED):
+            if not is_held(record, now_ms):
+                yield record
+
+    def corrupt(self) -> Iterator[Record]:
+        """Yield the records with an unknown status, or claimed without a lease.
+
+        The whole tables are read for them: an index lacks what something else than a consumer has
+        damaged.
+        """
+        unknown = "NOT (#status IN (:held, :done, :failed))"
+        no_lease = "(#status = :held AND attribute_not_exists(leaseExpiry))"
+        statuses = {"held": IN_PROGRESS, "done": COMPLETED, "failed": FAILED}
+        condition = f"{unknown} OR {no_lease}"
+        for table in RECORD_TABLES:
+            name = self._stack.outputs[f"{table}Name"]
+            found = tables.scan(self._stack.client("dynamodb"), name, condition, **statuses)
+            yield from map(record_of, found)
+
+
+def _mark_of(key: str, now_ms: int) -> tables.Wire:
+    """Return the item by which the audit knows that a record was deleted and not lost."""
+    end = now_ms // 1000 + int(_FORGOTTEN_FOR.total_seconds())
+    return {"id": {"S": f"{FORGOTTEN}{key}"}, "expiryTimestamp": {"N": str(end)}}
+
+
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def chosen(
     stack: StackRef,
+    choice: Choice,
     *,
     ride: str | None = None,
     key: str | None = None,
-    status: str | None = None,
     corrupt: bool = False,
-) -> Iterable[tables.Wire]:
-    """Return records as they are stored: of a ride, under a key or an event's id, or in a status.
+) -> Iterable[Record]:
+    """Return records: of a ride, under a key or an event's id, or in a status, as a choice has it.
 
-    Without a choice they are those that wait for an operator, from the index. ``corrupt`` reads the
-    whole tables for damaged ones, too: the index lacks a record that something else than a consumer
-    has damaged.
+    Without any of them they are those that wait for an operator, from the index. ``corrupt`` reads
+    the whole tables for damaged ones, too.
+    """
+    found = StackRecords(stack)
+    now_ms = epoch_ms()
+    if ride is not None or key is not None:
+        there = found.at(_keys_meant(stack, ride, key))
+    elif choice.status is not None:
+        there = found.chosen(choice, now_ms)
+    else:
+        waiting = {each.key: each for each in found.unsettled()}
+        if corrupt:
+            waiting |= {each.key: each for each in found.corrupt()}
+        there = iter(waiting.values())
+    return (each for each in there if choice.has(each, now_ms))
+
+
+def status_named(status: str | None) -> str | None:
+    """Return a status as records have it.
 
     Raises:
-        OperatorError: there is no such status, or the key is too long to be one.
+        OperatorError: there is no such status.
     """
-    status = None if status is None else status.upper()
-    if status is not None and status not in STATUSES:
+    if status is None:
+        return None
+    wanted = status.upper()
+    if wanted not in STATUSES:
         known = ", ".join(sorted(STATUSES))
-        raise OperatorError(f"there is no status {status}: give one of {known}")
-    if ride is not None or key is not None:
-        found = _items_at(stack, ride, key)
-        return [item for item in found if status in (None, _status_of(item))]
-    if status is not None:
-        return _scan(stack, "#status = :wanted", wanted=status)
-    waiting = {item["idempotencyKey"]["S"]: item for item in _unsettled(stack)}
-    if corrupt:
-        waiting |= {item["idempotencyKey"]["S"]: item for item in _corrupt(stack)}
-    return waiting.values()
+        raise OperatorError(f"there is no status {wanted}: give one of {known}")
+    return wanted
 
 
 def explained(stack: StackRef, *, status: str | None = None) -> list[Explained]:
     """Return the records in a status with their meaning; by default those that `chosen` returns."""
     now = datetime.now(UTC)
-    return sorted(explain(record_of(item), now) for item in chosen(stack, status=status))
+    found = chosen(stack, Choice(status=status))
+    return sorted(explain(each, now, MOST_ATTEMPTS) for each in found)
 
 
-def _under(key: str) -> set[str]:
-    """Return the keys that a text means: itself, or if it is an event's id, those of the event."""
-    return {key} if "#" in key else {f"{name}#{key}" for name in POLICIES}
+def _keys_meant(stack: StackRef, ride: str | None, key: str | None) -> set[str]:
+    """Return the keys of a ride's events, those that a text means, or those that are both.
 
-
-def is_too_long(*keys: str) -> bool:
-    """Return whether one of some texts is too long to be a key."""
-    return any(len(key.encode(errors="replace")) > _MOST_KEY_BYTES for key in keys)
-
-
-def _items_at(stack: StackRef, ride: str | None, key: str | None) -> Iterator[tables.Wire]:
-    """Yield the records of a ride's events, under a key, or of those that are both."""
-    keys = None if key is None else _under(key)
-    if keys and is_too_long(*keys):
-        raise OperatorError(_TOO_LONG)
-    wanted = set(keys or ())
-    if ride is not None:
-        of_ride = set(keys_of(candidates(ride, tables_of(stack, ride))))
-        wanted = of_ride if keys is None else of_ride & wanted
-    yield from items_at(stack, wanted)
-
-
-def _status_of(item: tables.Wire) -> str | None:
-    return item.get("status", {}).get("S")
-
-
-def _unsettled(stack: StackRef) -> Iterator[tables.Wire]:
-    """Yield the records that wait for an operator, and that no attempt may hold."""
-    now_ms = epoch_ms()
-    for table in RECORD_TABLES:
-        name = stack.outputs[f"{table}Name"]
-        for item in tables.in_index(stack.client("dynamodb"), name, _UNSETTLED):
-            if not is_held(record_of(item), now_ms):
-                yield item
-
-
-def _corrupt(stack: StackRef) -> Iterator[tables.Wire]:
-    """Yield the records with an unknown status, or claimed without a lease."""
-    unknown = "NOT (#status IN (:held, :done, :failed))"
-    no_lease = "(#status = :held AND attribute_not_exists(leaseExpiry))"
-    statuses = {"held": IN_PROGRESS, "done": COMPLETED, "failed": FAILED}
-    return _scan(stack, f"{unknown} OR {no_lease}", **statuses)
-
-
-def items_at(stack: StackRef, keys: Iterable[str]) -> Iterator[tables.Wire]:
-    """Yield the records that exist under keys."""
-    for table, some in groupby(sorted(keys, key=_by_table), key=records_of):
-        yield from items_in(stack, table, some, "idempotencyKey")
-
-
-def _by_table(key: str) -> tuple[str, str]:
-    return records_of(key), key
-
-
-def items_in(stack: StackRef, table: str, keys: Iterable[str], name: str) -> Iterator[tables.Wire]:
-    """Yield the items that exist under keys of a table, which is given by its logical id.
-
-    ``name`` is the attribute that is the table's partition key.
+    A text is a key, or the id of an event.
     """
-    wire = [{name: {"S": key}} for key in sorted(keys)]
-    return tables.get(stack.client("dynamodb"), stack.outputs[f"{table}Name"], wire)
+    meant = set[str]()
+    if key is not None:
+        meant = {key} if "#" in key else {f"{name}#{key}" for name in POLICIES}
+    if ride is None:
+        return meant
+    of_ride = set(keys_of(candidates(ride, tables_of(stack, ride))))
+    return of_ride if key is None else of_ride & meant
 
 
 def tables_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
@@ -240,22 +268,6 @@ def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
     return keys
 
 
-def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wire]:
-    """Yield the records that meet a condition."""
-    for table in RECORD_TABLES:
-        name = stack.outputs[f"{table}Name"]
-        yield from tables.scan(stack.client("dynamodb"), name, condition, **values)
-
-
-# ── Explaining ────────────────────────────────────────────────────────────────────────────────────
-
-
-def explain(record: Record, now: datetime) -> Explained:
-    """Return a record with its meaning at a time, by the policy of its consumer."""
-    policy = POLICIES.get(consumer_of(record.key), Policy())
-    return explain_by_limit(record, now, policy.max_attempts)
-
-
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -276,10 +288,7 @@ def release(stack: StackRef, key: str, /) -> Plan[Changed, Change]:
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
-    item, record, found = _found(stack, key)
-    with _told():
-        planned = plan_release(record, found)
-    return _plan(stack, item, planned)
+    return _plan(stack, key, "release", plan_release)
 
 
 @acts("settle", "payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --not-done")
@@ -301,25 +310,9 @@ def settle(
         done: It took effect; its result, as JSON.
         not_done: It did not, and never will.
     """
-    answer = _answer(done, not_done=not_done)
-    item, record, found = _found(stack, key)
     with _told():
-        planned = plan_settle(record, found, answer)
-    return _plan(stack, item, planned)
-
-
-def _answer(done: str | None, *, not_done: bool) -> Any:
-    """Return what is known of a call, from the options."""
-    if (done is not None) is not_done:
-        raise OperatorError("give --done with the call's result as JSON, or --not-done")
-    if done is None:
-        return NOT_DONE
-    try:
-        return Done(json.loads(done))
-    except ValueError as error:
-        raise OperatorError(
-            f"{done!r} is not JSON: write a text as '\"text\"', and no result as null"
-        ) from error
+        answer = answer_of(done, not_done=not_done)
+    return _plan(stack, key, "settle", partial(plan_settle, answer=answer))
 
 
 @acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
@@ -331,10 +324,41 @@ def forget(stack: StackRef, key: str, /) -> Plan[Changed, Change]:
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
-    item, record, found = _found(stack, key)
+    return _plan(stack, key, "forget", plan_forget)
+
+
+def _plan(stack: StackRef, key: str, action: str, plan: Planner) -> Plan[Changed, Change]:
+    """Return the plan of a change of one key. Nothing is written if its record has changed."""
+    _check_key(key)
+    found = StackRecords(stack)
     with _told():
-        planned = plan_forget(record, found)
-    return _plan(stack, item, planned)
+        preview = found.preview(Choice(keys=frozenset([key])), plan, epoch_ms())
+    if not preview.planned:
+        raise OperatorError(f"the window of {key} has ended: its next delivery runs as attempt 1")
+    (planned,) = preview.planned
+
+    def write() -> Changed:
+        if not found.carry_out(planned):
+            raise OperatorError(
+                f"{key} has changed since it was read, and nothing was done: `keys {key}` shows it"
+            )
+        return Changed(action, key)
+
+    return Plan(
+        planned.change,
+        write,
+        (stack,),
+        exact=preview.exact(action),
+        must_be_shown=action in MUST_BE_SHOWN,
+    )
+
+
+def _check_key(key: str) -> None:
+    """Check that a consumer of the stack can have a key."""
+    _, _, rest = key.partition("#")
+    if consumer_of(key) not in POLICIES or not rest:
+        names = " or ".join(f"{name}#" for name in POLICIES)
+        raise OperatorError(f"{key!r} is not a key: begin it with {names}")
 
 
 @contextmanager
@@ -342,93 +366,5 @@ def _told() -> Iterator[None]:
     """Tell why a record cannot be changed, as verbs do."""
     try:
         yield
-    except ChangeRefusedError as error:
+    except (ChangeRefusedError, NoRecordError) as error:
         raise OperatorError(str(error)) from error
-
-
-def _found(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
-    """Return the record of ``<consumer>#<key>`` as it is stored, as a record and in words.
-
-    Raises:
-        OperatorError: there is no record.
-    """
-    _, _, rest = key.partition("#")
-    if consumer_of(key) not in POLICIES or not rest:
-        names = " or ".join(f"{name}#" for name in POLICIES)
-        raise OperatorError(f"{key!r} is not a key: begin it with {names}")
-    item = next(items_at(stack, [key]), None)
-    if item is None:
-        raise OperatorError(f"there is no record of {key}: `keys --ride` shows those of a ride")
-    record = record_of(item)
-    return item, record, explain(record, datetime.now(UTC))
-
-
-def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan[Changed, Change]:
-    """Return the plan that carries out a change.
-
-    Nothing is written if the record is not as it was seen.
-    """
-    change = planned.change
-    key = change.record.key
-
-    def write() -> Changed:
-        if not _written(stack, item, planned):
-            raise OperatorError(
-                f"{key} has changed since it was read, and nothing was done: `keys {key}` shows it"
-            )
-        return Changed(change.action, key)
-
-    revision = {name: item[name] for name in _REVISION if name in item}
-    exact = {"action": change.action, "key": key, "record": revision}
-    must_be_shown = change.action in MUST_BE_SHOWN
-    return Plan(change, write, (stack,), exact=exact, must_be_shown=must_be_shown)
-
-
-def _written(stack: StackRef, item: tables.Wire, planned: Planned) -> bool:
-    """Carry out a change; return whether the record was still as it was seen."""
-    dynamodb = stack.client("dynamodb")
-    key = planned.seen.key
-    table = stack.outputs[f"{records_of(key)}Name"]
-    if planned.left is not None:
-        store = DynamoDBStore(table, transport=BotocoreTransport(dynamodb, _ANSWER_SECONDS))
-        try:
-            return carry_out(store, planned)
-        except StoreError as error:
-            raise OperatorError(str(error)) from error
-    # The mark of the deleted record is written with it, for the audit.
-    delete = {"Key": {"idempotencyKey": {"S": key}}, "TableName": table, **_unchanged(item)}
-    mark = {"TableName": stack.outputs[f"{MARKS}Name"], "Item": _mark_of(key)}
-    try:
-        dynamodb.transact_write_items(TransactItems=[{"Delete": delete}, {"Put": mark}])
-    except dynamodb.exceptions.TransactionCanceledException as error:
-        codes = {reason.get("Code") for reason in error.response["CancellationReasons"]}
-        if not codes & _CHANGED_MEANWHILE:
-            raise
-        return False
-    return True
-
-
-def _unchanged(seen: tables.Wire) -> dict[str, Any]:
-    """Return the condition that a record is as it was seen."""
-    conditions = []
-    values = {}
-    for name in _REVISION:
-        if name in seen:
-            conditions.append(f"#{name} = :{name}")
-            values[f":{name}"] = seen[name]
-        else:
-            conditions.append(f"attribute_not_exists(#{name})")
-    return {
-        "ConditionExpression": " AND ".join(conditions),
-        "ExpressionAttributeNames": {f"#{name}": name for name in _REVISION},
-        "ExpressionAttributeValues": values,
-    }
-
-
-def _mark_of(key: str) -> tables.Wire:
-    """Return the item by which the audit knows that a record was deleted and not lost."""
-    end = datetime.now(UTC) + _FORGOTTEN_FOR
-    return {
-        "id": {"S": f"{FORGOTTEN}{key}"},
-        "expiryTimestamp": {"N": str(int(end.timestamp()))},
-    }

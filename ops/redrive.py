@@ -9,7 +9,6 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from carride_idempotency import DynamoDBStore
 from carride_idempotency.clock import to_ms
 from carride_idempotency.operators.redriving import (
     WAIT_S,
@@ -21,8 +20,7 @@ from carride_idempotency.operators.redriving import (
     plan_redrive,
 )
 from carride_idempotency.operators.site import Received, Site, TargetAnswer, Trial, Verdict
-from carride_idempotency.stores.transport import BotocoreTransport
-from ops.audit.evidence import CONSUMERS, MARKS, RECORD_TABLES
+from ops.audit.evidence import CONSUMERS, MARKS
 from ops.audit.queues import peek, waiting
 from ops.bus import send_to
 from ops.dead_letters import (
@@ -37,13 +35,12 @@ from ops.dead_letters import (
     received_from,
     url_of,
 )
-from ops.policies import records_of
+from ops.records import StackRecords
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, RATE, Moment, Plan, Session, Span, acts
 from ops.verdicts import as_sent, is_uncertain, predictor_of, verdict_by_code
 
 _WAIT: Final = timedelta(seconds=WAIT_S)
-_ANSWER_SECONDS: Final = 20.0
 _COUNTED_FOR: Final = timedelta(days=30)
 
 
@@ -66,11 +63,7 @@ class StackSite(Site[DeadLetter]):
         self._return_to = tuple(queues_named(stack, name_of(self.queues[0])))
         self._stack = stack
         self._predictor = predictor_of(stack, self.queues[0])
-        transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
-        self._stores = {
-            table: DynamoDBStore(stack.outputs[f"{table}Name"], transport=transport)
-            for table in RECORD_TABLES
-        }
+        self.records = StackRecords(stack)
 
     def letters(
         self, ids: Collection[str] | None = None, hidden_s: int | None = None
@@ -99,10 +92,6 @@ class StackSite(Site[DeadLetter]):
                     letter = letter_of(queue, message)
                     if to_ms(letter.sent) >= start_ms:
                         yield letter
-
-    def store_of(self, key: str) -> DynamoDBStore:
-        """Return the table that has the record of a key."""
-        return self._stores[records_of(key)]
 
     def verdict(
         self,

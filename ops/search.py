@@ -232,9 +232,8 @@ def _known(stack: StackRef, wanted: str, since: datetime, unknown: str) -> _Know
     known: _Known = defaultdict(dict)
     known[TYPE] = {name: {} for name in FACTS}
     if "#" in wanted:
-        asked = [] if records.is_too_long(wanted) else [wanted]
-        for item in records.items_at(stack, asked):
-            known[KEY][item["idempotencyKey"]["S"]] = {}
+        for record in records.StackRecords(stack).at([wanted]):
+            known[KEY][record.key] = {}
         return known
     name, _, _ = wanted.replace("...", "…").partition("…")
     name = name.rstrip("*").replace(" ", "_")

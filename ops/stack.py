@@ -11,6 +11,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
+from carride_idempotency import StoreError
+
 type ClientFactory = Callable[[str, str], Any]
 """Returns a boto3 client for ``(service, region)``."""
 
@@ -26,7 +28,7 @@ class OperatorError(Exception):
 LOCAL_STACK: Final = "`make demo ARGS=--keep` runs a local stack, which needs no account"
 """What to do without AWS, for error messages."""
 
-FAILURES: Final = (OperatorError, BotoCoreError, ClientError)
+FAILURES: Final = (OperatorError, BotoCoreError, ClientError, StoreError)
 """What asking a stack may raise."""
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from carride_idempotency import marshalling
+from ops.stack import StackRef
 
 MOST_KEYS: Final = 100
 """Keys of one BatchGetItem."""
@@ -25,6 +26,15 @@ def get(dynamodb: Any, table: str, keys: Iterable[Wire]) -> Iterator[Wire]:
         unprocessed = answer.get("UnprocessedKeys", {})
         if table in unprocessed:
             left += unprocessed[table]["Keys"]
+
+
+def under(stack: StackRef, table: str, name: str, keys: Iterable[str]) -> Iterator[Wire]:
+    """Yield the items that exist under keys of a table, which is given by its logical id.
+
+    ``name`` is the attribute that is the table's partition key.
+    """
+    wire = [{name: {"S": key}} for key in sorted(keys)]
+    return get(stack.client("dynamodb"), stack.outputs[f"{table}Name"], wire)
 
 
 def get_each(dynamodb: Any, keys: Mapping[str, Wire]) -> dict[str, Wire]:

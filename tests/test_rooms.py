@@ -151,11 +151,13 @@ RELEASED_TOGETHER: Final = {
             "operators.forms",
             "operators.plans",
             "operators.queues",
+            "operators.records",
             "operators.redriving",
             "operators.site",
             "policy",
             "record_items",
             "recovery",
+            "stores.dynamodb",
             "stores.memory",
         }
     ),

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from carride_idempotency import observation
 from carride_idempotency.operators.changing import Change
+from carride_idempotency.operators.choosing import consumer_of
 from carride_idempotency.operators.explaining import Explained
 from carride_idempotency.operators.redriving import (
     PlannedLetter,
@@ -27,7 +28,6 @@ from ops.holds import Hold, Kind
 from ops.keys import Key, KeyList
 from ops.lookup import IN_EFFECT, AtConsumer, Event, Ride, Settlement, Unread
 from ops.payloads import readable
-from ops.policies import consumer_of
 from ops.records import NO_RECORD, Changed
 from ops.sentences import says
 from ops.text import counted

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from carride.events import ContractError, parse_event
 from carride.history import EVENT_PREFIX, timeline_of
 from carride_idempotency.dead_letters import CONTRACT
+from carride_idempotency.operators.explaining import explain
 from carride_idempotency.record import QUARANTINED, Record
-from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
@@ -23,6 +23,7 @@ from ops.desk.registry import NotThereError, Seen, page
 from ops.desk.waterfall import picture
 from ops.desk.words import Whole, clip, indented, size
 from ops.payloads import readable
+from ops.policies import MOST_ATTEMPTS
 from ops.text import visible
 
 _MOST_RUNS: Final = 50
@@ -75,7 +76,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
     stack = desk.feed.stack
     takers = desk.takers(fact) if fact.ride is not None else []
     keys = [f"{each.name}#{fact.id}" for each in takers]
-    seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
+    seen = {record.key: record for record in records.StackRecords(stack).at(keys)}
     items = records.tables_of(stack, fact.ride) if fact.ride else {}
     now_ms = desk.now().timestamp() * 1000
     redriven = redriven_at(stack, keys)
@@ -99,7 +100,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "records": seen,
             "began_ms": partial(began_ms, fact),
             "in_words": partial(_in_words, _broken_by(fact)),
-            "explain": lambda record: records.explain(record, desk.now()),
+            "explain": partial(explain, now=desk.now(), attempts=MOST_ATTEMPTS),
             "content": Whole(clip(content, _MOST_PAYLOAD)),
             "content_size": size(len(content.encode(errors="replace"))),
             "is_cut": len(content) > _MOST_PAYLOAD,
@@ -140,7 +141,7 @@ def _stop(
         release = release_command(record.key)
     if record is not None:
         history = desk.records.add(record.key, record)
-        says = records.explain(record, desk.now()).says
+        says = explain(record, desk.now(), MOST_ATTEMPTS).says
     return Stop(
         name=consumer.name,
         takes=consumer.takes(fact.type),

@@ -21,11 +21,10 @@ from carride.simulated_faults import FAULT_EXTENSION, STALLED_LEASE_S, Fault
 from carride_idempotency import Policy
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record import COMPLETED, QUARANTINED
-from carride_idempotency.record_items import record_of
 from ops import bus, redrive
 from ops.audit.evidence import COPY, AuditedConsumer
 from ops.policies import POLICIES
-from ops.records import items_at
+from ops.records import StackRecords
 from ops.stack import OperatorError, StackRef
 
 _AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
@@ -99,7 +98,7 @@ def _end(stack: StackRef, consumer: AuditedConsumer, copy: RideEvent, again: str
     if again is not None:
         _deliver_after_lease(stack, consumer, key, again)
     for _ in range(_MOST_LOOKS_AT_COPY):
-        found = next(map(record_of, items_at(stack, [key])), None)
+        found = StackRecords(stack).read(key)
         if found is not None and found.status in _PROCESSED:
             break
         time.sleep(1)
@@ -119,7 +118,7 @@ def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, b
     """Deliver an event again when its stalled attempt no longer holds the key."""
     for _ in range(_LOOKS):
         time.sleep(_AGAIN_S)
-        found = next(map(record_of, items_at(stack, [key])), None)
+        found = StackRecords(stack).read(key)
         if POLICIES[consumer.name].atomic or (
             found and (found.lease_ms or 0) + Policy().clock_skew * 1000 < epoch_ms()
         ):

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from carride_idempotency import observation
-from ops import records
+from carride_idempotency.operators.explaining import explain
 from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import (
     PRODUCER_DLQ,
@@ -34,6 +34,7 @@ from ops.desk.registry import Seen, page
 from ops.desk.words import clip, indented
 from ops.lookup import is_ride
 from ops.payloads import readable
+from ops.policies import MOST_ATTEMPTS
 from ops.text import span, visible
 
 _MOST_OF_GROUP: Final = 100
@@ -150,7 +151,9 @@ def _detail(desk: Seen, found: Found, reading: Reading, *, is_asked_for: bool) -
     sent_ms = letter.sent.timestamp() * 1000
     past.append(Past(sent_ms, "in its queue", "dead", "mail", letter.queue))
     past.sort(key=lambda each: each.time_ms)
-    says = records.explain(found.record, desk.now()).says if found.record else None
+    says = None
+    if found.record is not None:
+        says = explain(found.record, desk.now(), MOST_ATTEMPTS).says
     text = indented(readable(letter.event)) if letter.event is not None else ""
     same = [
         each

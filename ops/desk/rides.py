@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
+from carride_idempotency.operators.explaining import explain
 from carride_idempotency.record import FAILED, Record
-from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
 from ops.dead_letters import redriven_at
@@ -20,6 +20,7 @@ from ops.desk.waterfall import picture
 from ops.desk.words import clip
 from ops.holds import Hold
 from ops.lookup import is_ride
+from ops.policies import MOST_ATTEMPTS
 
 _LAMBDA_TRIES_AGAIN_MS: Final = (60_000.0, 120_000.0)
 """After the first and after the second failure of an asynchronous invocation, on AWS."""
@@ -54,7 +55,7 @@ def _ride(desk: Seen, request: Request) -> dict[str, Any]:
         "looked_up_events": sum(fact.is_looked_up for fact, _ in known.found),
         "held_since_ms": desk.feed.index.held_since_ms,
         "records": known.records,
-        "explain": partial(records.explain, now=desk.now()),
+        "explain": partial(explain, now=desk.now(), attempts=MOST_ATTEMPTS),
     }
 
 
@@ -88,7 +89,7 @@ def _known(desk: Seen, name: str) -> Known:
             "their rides, too. A ride may be older than the logs, or not logged yet.",
             title=f"{name}: nothing found",
         )
-    seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
+    seen = {record.key: record for record in records.StackRecords(stack).at(keys)}
     report = desk.feed.report
     redriven = redriven_at(stack, keys)
     with desk.feed.lock:

@@ -14,13 +14,12 @@ from botocore.exceptions import ClientError
 
 from carride_idempotency import dead_letters, observation
 from carride_idempotency.keys import letter_key, record_key
-from carride_idempotency.record_items import record_of
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of, waiting
 from ops.audit.reading import deliveries, type_of
 from ops.finding import work_left
 from ops.prediction import Predictor
-from ops.records import items_at
+from ops.records import StackRecords
 from ops.replay import (
     PLAN_PREFIX,
     ReplayState,
@@ -117,8 +116,8 @@ class Prediction:
         """Count what the consumer would do with more events."""
         delivered = [{**event, "replay-name": self._replay} for event in events]
         keys = {self._key(event) for event in delivered if self._takes(event)}
-        for item in items_at(self._stack, keys):
-            self._predictor.store.put_if_absent(record_of(item))
+        for record in StackRecords(self._stack).at(keys):
+            self._predictor.store.put_if_absent(record)
         for event in delivered:
             fate = self._fate(event)
             event_type = type_of(event) or "unreadable"

@@ -8,7 +8,6 @@ import pytest
 from moto import mock_aws
 
 from carride_idempotency import observation
-from carride_idempotency.record_items import record_of
 from ops import records, replay
 from ops.audit.evidence import DISPATCH
 from ops.desk.facts import Fact
@@ -31,7 +30,7 @@ def test_a_seeded_world_contradicts_itself_nowhere(count: int) -> None:
         report = seeded.desk.feed.report
         letters = records.explained(seeded.stack)
         replays = replay.status(seeded.stack)
-        found = [*records.items_at(seeded.stack, [each.key for each in letters])]
+        kept = [*records.StackRecords(seeded.stack).at([each.key for each in letters])]
     assert report is not None
     assert report.saga.problems == {}
     assert report.ledger.balanced
@@ -50,7 +49,6 @@ def test_a_seeded_world_contradicts_itself_nowhere(count: int) -> None:
         if run.outcome == observation.DEAD_LETTERED
     ]
     assert report.ledger.waiting == len(given_up)
-    kept = [record_of(item) for item in found]
     assert len({record.owner for record in kept}) == len(kept)
     for record in kept:
         consumer, _, name = record.key.partition("#")

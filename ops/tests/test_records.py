@@ -14,6 +14,7 @@ from carride.events import idempotency_id
 from carride.region_fence import mark
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.keys import letter_key
+from carride_idempotency.operators.explaining import explain
 from carride_idempotency.protocol.decision import (
     Busy,
     ClaimRequest,
@@ -36,6 +37,7 @@ from carride_idempotency.record import (
 )
 from carride_idempotency.record_items import item_of, record_of
 from ops import keys, records
+from ops.policies import MOST_ATTEMPTS
 from ops.stack import OperatorError, StackRef
 from ops.tests.test_reading import ride_event
 from ops.tests.world import AWAY, empty_stack, put_record
@@ -231,7 +233,7 @@ def test_a_record_says_what_its_next_delivery_does() -> None:
         lease_ms = None if lease_s is None or status != IN_PROGRESS else NOW_MS + lease_s * 1000
         expiry = None if expires_s is None else NOW_MS // 1000 + expires_s
         record = CLAIM._replace(status=status, lease_ms=lease_ms, attempt=attempt, expiry=expiry)
-        says = records.explain(record, datetime.fromtimestamp(NOW_MS / 1000, UTC)).says
+        says = explain(record, datetime.fromtimestamp(NOW_MS / 1000, UTC), MOST_ATTEMPTS).says
         (meant,) = {meaning for words, meaning in WORDS.items() if words in says}
         step = decide(record, delivery, NOW_MS)
         if isinstance(step, Write):
@@ -244,7 +246,7 @@ def test_a_record_says_what_its_next_delivery_does() -> None:
 def test_a_record_that_keeps_an_entry_of_the_history_does_not_expire() -> None:
     """Its duplicates are recognised for good, and not until an unknown time."""
     kept = DONE._replace(expiry=None)
-    says = records.explain(kept, datetime.fromtimestamp(NOW_MS / 1000, UTC)).says
+    says = explain(kept, datetime.fromtimestamp(NOW_MS / 1000, UTC), MOST_ATTEMPTS).says
     assert "answered as duplicates, and the record does not expire" in says
     assert "unknown" not in says
 
@@ -253,7 +255,9 @@ def test_the_mark_of_a_letter_says_what_a_replay_does() -> None:
     """It is no record of an event, although it is in the same table."""
     mark = DONE._replace(key=letter_key("dispatch", AWAY, "e1"), expiry=NOW_MS // 1000)
     for later_ms in (0, 1_000):  # DynamoDB deletes it late
-        says = records.explain(mark, datetime.fromtimestamp((NOW_MS + later_ms) / 1000, UTC)).says
+        says = explain(
+            mark, datetime.fromtimestamp((NOW_MS + later_ms) / 1000, UTC), MOST_ATTEMPTS
+        ).says
         assert "breaks the contract was dead-lettered" in says
         assert "a replay of it sends no second letter" in says
         assert "duplicates" not in says

@@ -28,7 +28,7 @@ from carride_idempotency.record import (
     Status,
     UnknownStatus,
 )
-from carride_idempotency.record_items import item_of, record_of
+from carride_idempotency.record_items import item_of
 from ops import dead_letters, letters, records, redrive, verdicts
 from ops.audit.queues import peek
 from ops.audit.reading import marks_of
@@ -302,7 +302,7 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
     assert "attempts are used up" in plan_of(ref, "PaymentDlq").letters[0].verdict.why
     for release in (False, True):
         assert redriven(ref, "PaymentDlq", release=release).sent == release
-        (found,) = map(record_of, records.items_at(ref, [made.key]))
+        (found,) = records.StackRecords(ref).at([made.key])
         assert (found.status, found.attempt) == ((FAILED, 0) if release else (IN_PROGRESS, 3))
 
 

@@ -303,6 +303,46 @@ def test_keys_are_changed_in_bulk_by_their_cause(run: Console, store: Store) -> 
     assert "1 left alone: is neither quarantined nor crashed" in shown
 
 
+class Throttled:
+    """A DynamoDB that answers some keys of a batch, and leaves the others out."""
+
+    longest_try_s = 0.0
+
+    def __init__(self, answered: int) -> None:
+        self.asked = list[int]()
+        """How many keys each batch had."""
+        self._answered = answered
+        self._dynamodb = FakeDynamoDB({})
+
+    def __call__(self, operation: str, request: Any, /) -> Any:
+        if operation != "BatchGetItem":
+            return self._dynamodb(operation, request)
+        ((table, wanted),) = request["RequestItems"].items()
+        self.asked.append(len(wanted["Keys"]))
+        now = wanted | {"Keys": wanted["Keys"][: self._answered]}
+        later = wanted | {"Keys": wanted["Keys"][self._answered :]}
+        answer = self._dynamodb(operation, {"RequestItems": {table: now}})
+        return {**answer, "UnprocessedKeys": {table: later} if later["Keys"] else {}}
+
+
+@pytest.mark.parametrize(
+    ("answered", "asked"), [(100, [100, 30]), (40, [100, 60, 20, 30]), (0, [100] * 6)]
+)
+def test_what_a_batch_leaves_out_is_asked_for_again(
+    run: Console, answered: int, asked: list[int]
+) -> None:
+    """It is not taken for absent, and a table that answers nothing is not asked for ever."""
+    transport = Throttled(answered)
+    store = DynamoDBStore("Records", transport=transport, sleep=lambda _: None)
+    keys = [f"billing#{number:03}" for number in range(130)]
+    for key in keys:
+        store.put_if_absent(record(key, QUARANTINED))
+    shown = run(f"release {' '.join(keys)}", store)
+    assert transport.asked == asked
+    assert run.status == (0 if answered else 2)
+    assert ("110 more" in shown) is bool(answered)
+
+
 def test_everything_at_once_is_not_offered(run: Console, store: Store) -> None:
     """An operator who forgets to choose does not forget every key."""
     assert "everything at once is not offered" in run("forget --yes", store)

@@ -13,6 +13,7 @@ import pytest
 
 from carride_idempotency import EffectConflictError, Update
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.operators.reading import records_at
 from carride_idempotency.record import (
     COMPLETED,
     FAILED,
@@ -175,6 +176,16 @@ class TestRecords:
         for key, record in zip(keys, written, strict=True):
             assert record.owner == f"owner of {key!r}"
             assert_is(backend, backend.store.read(key), record)
+
+    def test_many_are_read_at_once(self, backend: Backend) -> None:
+        """A reader of many keys finds what a reader of each one does."""
+        keys = [f"history#order_{number}" for number in range(120)] + ["a#b", "a#B", "ä#\U0001f695"]
+        written = {key: backend.store.put_if_absent(claim(key)) for key in keys[::2]}
+        found = {each.key: each for each in records_at(backend.store, [*keys, *keys[:9]])}
+        assert found.keys() == written.keys()
+        for key, record in found.items():
+            assert_is(backend, record, written[key])
+        assert [*records_at(backend.store, ["a#b" * 999])] == []
 
     def test_copy_of_a_record_that_was_read_may_serve_as_seen(self, backend: Backend) -> None:
         """A copy of a record that was read can be compared after it has been written."""

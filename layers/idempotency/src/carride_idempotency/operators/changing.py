@@ -1,14 +1,9 @@
-"""What an operator's changes do to a record, and which records they refuse.
-
-A change is planned on the record as it was read, and written only if the record is still so.
-"""
+"""What an operator's changes do to a record, and which records they refuse."""
 
 from typing import Any, Final, NamedTuple
 
-from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.operators.explaining import Explained, how_to_run_again, next_one
-from carride_idempotency.policy import DAY
-from carride_idempotency.protocol.decision import is_corrupt, released
+from carride_idempotency.protocol.decision import is_corrupt
 from carride_idempotency.protocol.externals import (
     NOT_DONE,
     Answer,
@@ -19,8 +14,6 @@ from carride_idempotency.protocol.externals import (
     settled,
 )
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, unknown_calls
-from carride_idempotency.recovery import forgotten, new_owner
-from carride_idempotency.stores import Store
 
 MUST_BE_SHOWN: Final = frozenset({"release", "forget"})
 """Refused on a terminal unless a plan was shown: an effect may be repeated."""
@@ -122,20 +115,3 @@ def _refuse_held(found: Explained) -> None:
         raise ChangeRefusedError(
             f"{found.key} is held: {found.says}; try again a minute after that"
         )
-
-
-def carry_out(
-    store: Store, planned: Planned, *, window: int = 30 * DAY, clock: Clock = epoch_ms
-) -> bool:
-    """Write what is planned; return whether the record was still as it was read.
-
-    ``window`` says for how many seconds the record of a key that runs again is kept.
-    """
-    now_ms = clock()
-    owner = new_owner()
-    if planned.left is None:
-        record = forgotten(planned.seen, owner, now_ms)
-    else:
-        record = released(planned.left, owner, now_ms, window)
-    there = store.compare_and_swap(planned.seen, record)
-    return there is not None and there.owner == owner

@@ -44,7 +44,7 @@ def cause_of(record: Record, now_ms: int) -> Cause | None:
     says = _wrong_with(record, now_ms)
     if says is None:
         return None
-    return Cause(short_id(consumer_of(record.key), says), says)
+    return Cause(short_id(operation_of(record.key), says), says)
 
 
 def _wrong_with(record: Record, now_ms: int) -> str | None:
@@ -60,9 +60,14 @@ def _wrong_with(record: Record, now_ms: int) -> str | None:
     return CRASHED if has_crashed(record, now_ms) else None
 
 
-def consumer_of(key: str) -> str:
-    """Return the consumer that a key begins with, with its operation: ``billing/charge``."""
+def operation_of(key: str) -> str:
+    """Return what a key begins with: a consumer, or its operation, as ``billing/charge``."""
     return key.partition("#")[0]
+
+
+def consumer_of(key: str) -> str:
+    """Return the consumer that a key begins with: ``billing`` of ``billing/charge#…``."""
+    return operation_of(key).partition("/")[0]
 
 
 def is_of_a_call(key: str) -> bool:
@@ -70,7 +75,7 @@ def is_of_a_call(key: str) -> bool:
 
     An unnamed block looks like a handler.
     """
-    return "/" in consumer_of(key)
+    return "/" in operation_of(key)
 
 
 class Choice(NamedTuple):
@@ -105,8 +110,8 @@ class Choice(NamedTuple):
         return self._is_of_consumer(record) and self._has_cause(record, now_ms)
 
     def _is_of_consumer(self, record: Record) -> bool:
-        name = consumer_of(record.key)
-        return self.consumer in (None, name, name.partition("/")[0])
+        key = record.key
+        return self.consumer in (None, operation_of(key), consumer_of(key))
 
     def _has_cause(self, record: Record, now_ms: int) -> bool:
         if self.cause is None:

@@ -9,9 +9,9 @@ import json
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,18 +34,12 @@ from carride_idempotency.operators.changing import (
     MUST_BE_SHOWN,
     ChangeRefusedError,
     Planned,
-    carry_out,
     plan_forget,
     plan_release,
     plan_settle,
 )
-from carride_idempotency.operators.choosing import Choice, cause_of
-from carride_idempotency.operators.explaining import (
-    explain,
-    is_forgotten,
-    sent_keys,
-    text_of,
-)
+from carride_idempotency.operators.choosing import cause_of
+from carride_idempotency.operators.explaining import sent_keys, text_of
 from carride_idempotency.operators.letters import Letter
 from carride_idempotency.operators.plans import (
     Place,
@@ -55,7 +49,13 @@ from carride_idempotency.operators.plans import (
     place_on_aws,
     what_yes_does,
 )
-from carride_idempotency.operators.reading import records_in
+from carride_idempotency.operators.records import (
+    NoRecordError,
+    Planner,
+    Preview,
+    Records,
+    answer_of,
+)
 from carride_idempotency.operators.redriving import (
     Redrive,
     RedriveError,
@@ -64,13 +64,10 @@ from carride_idempotency.operators.redriving import (
     groups_of,
     plan_redrive,
     released_keys,
-    revision_of,
 )
 from carride_idempotency.operators.targets import FunctionTarget, QueueSite, QueueTarget, Target
-from carride_idempotency.protocol.externals import NOT_DONE, Answer, Stored
 from carride_idempotency.record import Record
 from carride_idempotency.stores import Store
-from carride_idempotency.stores.codec import as_stored
 from carride_idempotency.stores.factory import open_store
 from carride_idempotency.stores.transport import botocore_transport, region_of
 
@@ -80,6 +77,7 @@ type Clients = Callable[[str], Any]
 _REFUSED: Final = (
     UsageError,
     ChangeRefusedError,
+    NoRecordError,
     PlanError,
     RedriveError,
     ConfigurationError,
@@ -102,39 +100,16 @@ class Finished(NamedTuple):
     status: int = 0
 
 
-# ── The records that are meant ────────────────────────────────────────────────────────────────────
-
-
-def _chosen(store: Store, choice: Choice, index: str | None, now_ms: int) -> Iterable[Record]:
-    """Yield the records that are meant, without those that are forgotten."""
-    if choice.keys:
-        found: Iterable[Record] = _at(store, sorted(choice.keys))
-    else:
-        found = records_in(store, consumer=choice.consumer, status=choice.status, index=index)
-    for record in found:
-        if choice.has(record, now_ms) and not is_forgotten(record, now_ms):
-            yield record
-
-
-def _at(store: Store, keys: Iterable[str]) -> Iterable[Record]:
-    for key in keys:
-        record = store.read(key)
-        if record is None:
-            raise UsageError(
-                f"there is no record of {key!r}: keys are CONSUMER#KEY, as `list` shows them"
-            )
-        yield record
-
-
 # ── Showing ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _list(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
+def _list(records: Records, options: argparse.Namespace, now_ms: int) -> Finished:
     if options.limit < 1:
         raise UsageError("--limit has to be 1 or more")
     found: list[Record] = []
     complete = True
-    for record in _chosen(store, choice_of(options, now_ms), options.index, now_ms):
+    choice = choice_of(options, now_ms)
+    for record in records.chosen(choice, now_ms, index=options.index):
         if len(found) == options.limit:
             complete = False
             break
@@ -192,9 +167,9 @@ def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> list[str]
     return lines
 
 
-def _show(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
-    (record,) = _at(store, [options.key])
-    found = explain(record, _moment(now_ms))
+def _show(records: Records, options: argparse.Namespace, now_ms: int) -> Finished:
+    (record,) = records.named([options.key])
+    found = records.explain(record, datetime.fromtimestamp(now_ms / 1000, UTC))
     values = record._asdict()
     values["says"] = found.says
     cause = cause_of(record, now_ms)
@@ -221,91 +196,38 @@ def _in_words(name: str, value: Any) -> str:
     return str(value)
 
 
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
-
-
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Preview(NamedTuple):
-    """What a command would do with the records that were chosen."""
-
-    planned: list[Planned]
-    left_alone: Counter[str]
-    """Why other chosen records stay as they are, and how many."""
-
-    def exact(self, action: str) -> dict[str, Any]:
-        """Return what has to be the same when it is carried out."""
-        records = []
-        for each in self.planned:
-            seen = each.seen
-            # Without the lease: by a server's clock it reads a little different each time.
-            revision = revision_of(seen)
-            records.append({"id": seen.key, "record": revision, "then": each.change.then})
-        return {"action": action, "records": records}
-
-
-def _preview(
-    store: Store, options: argparse.Namespace, plan: Callable[[Record], Planned], now_ms: int
-) -> Preview:
+def _preview(records: Records, options: argparse.Namespace, now_ms: int) -> Preview:
     choice = choice_of(options, now_ms)
     if choice.is_everything:
         raise UsageError(
             "name the keys, or choose records by --consumer, --status, --older, --younger or "
             "--cause: everything at once is not offered"
         )
-    planned = []
-    left_alone = Counter[str]()
-    for record in _chosen(store, choice, options.index, now_ms):
-        try:
-            planned.append(plan(record))
-        except ChangeRefusedError as refused:
-            if choice.keys:
-                raise
-            left_alone[_without_its_key(refused, record)] += 1
-    planned.sort(key=lambda each: each.seen.key)
-    return Preview(planned, left_alone)
+    return records.preview(choice, _planner(options), now_ms, index=options.index)
 
 
-def _without_its_key(refused: ChangeRefusedError, record: Record) -> str:
-    """Return why a record is left alone, in words that many records share."""
-    text = str(refused).removeprefix(f"{record.key} ")
-    return text.partition(":")[0]
-
-
-def _planner(options: argparse.Namespace, now_ms: int) -> Callable[[Record], Planned]:
-    now = _moment(now_ms)
+def _planner(options: argparse.Namespace) -> Planner:
     if options.verb == "release":
-        return lambda record: plan_release(record, explain(record, now))
+        return plan_release
     if options.verb == "forget":
-        return lambda record: plan_forget(record, explain(record, now))
-    answer = _answer(options)
-    return lambda record: plan_settle(record, explain(record, now), answer, options.call)
-
-
-def _answer(options: argparse.Namespace) -> Stored | Answer:
-    if options.not_done:
-        return NOT_DONE
-    try:
-        return Stored(as_stored(options.done))
-    except ValueError as error:
-        raise UsageError(
-            f"{options.done!r} is not JSON, nor what recovery.stored_form(result) returns: write a "
-            f"text as '\"text\"', and no result as null ({error})"
-        ) from None
+        return plan_forget
+    answer = answer_of(options.done, not_done=options.not_done)
+    return partial(plan_settle, answer=answer, call=options.call)
 
 
 def _change(
-    store: Store, options: argparse.Namespace, command: "_Command", now_ms: int
+    records: Records, options: argparse.Namespace, command: "_Command", now_ms: int
 ) -> Finished:
     """Show what would change, or change exactly what was shown."""
     action = options.verb
-    preview = _preview(store, options, _planner(options, now_ms), now_ms)
+    preview = _preview(records, options, now_ms)
     exact = preview.exact(action)
     if options.yes and preview.planned:
         command.take(exact, must_be_shown=action in MUST_BE_SHOWN)
-        return _carried_out(store, action, preview.planned)
+        return _carried_out(records, action, preview.planned)
     shown = _shown_of(action, preview)
     lines = _lines_of(action, preview)
     if not preview.planned:
@@ -315,9 +237,9 @@ def _change(
     return Finished(shown, "\n".join(lines))
 
 
-def _carried_out(store: Store, action: str, planned: Sequence[Planned]) -> Finished:
+def _carried_out(records: Records, action: str, planned: Sequence[Planned]) -> Finished:
     """Change each record that is still as it was shown."""
-    changed = [each.seen.key for each in planned if not carry_out(store, each)]
+    changed = [each.seen.key for each in planned if not records.carry_out(each)]
     number = len(planned)
     done = number - len(changed)
     result = {"action": action, "done": done, "changed_meanwhile": changed}
@@ -515,7 +437,8 @@ def run(typed: Sequence[str], store: Store | None = None, clients: Clients = _cl
     """Carry out a command, and return what it has found or done.
 
     Raises:
-        UsageError, ChangeRefusedError, PlanError, RedriveError: it cannot be carried out.
+        UsageError, ChangeRefusedError, NoRecordError, PlanError, RedriveError: it cannot be carried
+            out.
         ConfigurationError, StoreError: the store cannot be opened, or does not answer.
     """
     options = parser().parse_args(typed)
@@ -524,13 +447,14 @@ def run(typed: Sequence[str], store: Store | None = None, clients: Clients = _cl
     options.store = options.store or "the given store"
     command = _Command(typed, options, clients)
     store = store or _opened(options.store)
+    records = Records(store)
     if options.verb == "list":
-        return _list(store, options, command.now_ms)
+        return _list(records, options, command.now_ms)
     if options.verb == "show":
-        return _show(store, options, command.now_ms)
+        return _show(records, options, command.now_ms)
     if options.verb == "redrive":
         return _redrive(store, options, command, clients)
-    return _change(store, options, command, command.now_ms)
+    return _change(records, options, command, command.now_ms)
 
 
 def _opened(address: str) -> Store:

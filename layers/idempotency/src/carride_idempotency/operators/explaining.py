@@ -1,11 +1,12 @@
 """Says what a record means, and what the next delivery of its key does."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from carride_idempotency.clock import to_ms
 from carride_idempotency.keys import LETTER, downstream_key
-from carride_idempotency.operators.choosing import is_of_a_call
+from carride_idempotency.operators.choosing import consumer_of, is_of_a_call
 from carride_idempotency.policy import LONGEST_LEASE_MS
 from carride_idempotency.protocol.decision import has_crashed, is_corrupt
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
@@ -29,12 +30,13 @@ class Explained(NamedTuple):
     """Whether an attempt may be running."""
 
 
-def explain(record: Record, now: datetime, max_attempts: int | None = None) -> Explained:
+def explain(record: Record, now: datetime, attempts: Mapping[str, int]) -> Explained:
     """Return a record with its meaning at a time.
 
-    ``max_attempts`` is that of the consumer's policy, if it is known.
+    ``attempts`` has the ``max_attempts`` of each consumer whose policy is known.
     """
     held = is_held(record, to_ms(now))
+    max_attempts = attempts.get(consumer_of(record.key))
     return Explained(
         key=record.key,
         status=str(record.status),

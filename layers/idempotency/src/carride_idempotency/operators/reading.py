@@ -1,17 +1,28 @@
-"""Reads all records of a store, which no consumer needs."""
+"""Reads many records of a store, or all of them, which no consumer needs."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import batched
 from typing import Any, Final, Protocol, runtime_checkable
 
-from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.errors import ConfigurationError, StoreUnavailableError
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
 from carride_idempotency.stores import Store
-from carride_idempotency.stores.dynamodb import DynamoDBStore
+from carride_idempotency.stores.dynamodb import DynamoDBStore, _judge, _key_of
 from carride_idempotency.stores.memory import MemoryStore
+from carride_idempotency.stores.transport import ServiceError
+
+type _ReadAtOnce = Callable[[Sequence[str], int | None], Iterator[Record]]
+"""Reads the records under keys, before an epoch millisecond."""
 
 _AT_ONCE: Final = 500
+"""Keys of one pipeline to a server."""
+_MOST_KEYS: Final = 100
+"""Keys of one BatchGetItem."""
+_MOST_KEY_BYTES: Final = 2_048
+"""The most that DynamoDB takes as a partition key."""
 
 
 @runtime_checkable
@@ -21,6 +32,114 @@ class Listed(Protocol):
     def records(self) -> Iterator[Record]:
         """Yield every record once, in any order."""
         ...
+
+
+def records_at(
+    store: Store, keys: Iterable[str], *, until_ms: int | None = None
+) -> Iterator[Record]:
+    """Yield the records that exist under keys, each once and in any order.
+
+    A DynamoDB table, and a server that is not a cluster, are asked for many at once. Other stores
+    are asked for each.
+
+    Args:
+        store: holds the records.
+        keys: as records have them. One that no table can have has no record.
+        until_ms: the epoch millisecond by which every further try must end.
+
+    Raises:
+        StoreError: the store did not answer.
+    """
+    wanted = sorted({*keys})
+    if isinstance(store, DynamoDBStore):
+        wanted = [key for key in wanted if len(key.encode(errors="replace")) <= _MOST_KEY_BYTES]
+    read = _read_at_once(store)
+    if read is None or len(wanted) == 1:
+        return _one_by_one(store, wanted, until_ms)
+    return read(wanted, until_ms)
+
+
+def _read_at_once(store: Store) -> _ReadAtOnce | None:
+    """Return how many records of a store are read at once; None if it has only its own read."""
+    if type(store) is DynamoDBStore:  # one that migrates reads another table, too
+        return partial(_at_in_table, store)
+    from carride_idempotency.stores.valkey import ValkeyStore
+
+    # The pipeline of a cluster's client has no scripts.
+    if isinstance(store, ValkeyStore) and not hasattr(store._client, "get_nodes"):
+        return partial(_at_in_server, store)
+    return None
+
+
+def _one_by_one(store: Store, keys: Iterable[str], until_ms: int | None) -> Iterator[Record]:
+    for key in keys:
+        record = store.read(key, until_ms=until_ms)
+        if record is not None:
+            yield record
+
+
+def _at_in_table(
+    store: DynamoDBStore, keys: Sequence[str], until_ms: int | None
+) -> Iterator[Record]:
+    for some in batched(keys, _MOST_KEYS):
+        yield from map(record_of, _batch_of(store, some, until_ms))
+
+
+def _batch_of(
+    store: DynamoDBStore, keys: Sequence[str], until_ms: int | None
+) -> list[Mapping[str, Any]]:
+    """Return the items under up to 100 keys. What an answer leaves out is a try of its own."""
+    found = list[Mapping[str, Any]]()
+    left: Any = {store._table: {"ConsistentRead": True, "Keys": [*map(_key_of, keys)]}}
+
+    def ask() -> None:
+        nonlocal left
+        answer = store._transport("BatchGetItem", {"RequestItems": left})
+        for items in answer["Responses"].values():
+            _check_keys([item["idempotencyKey"]["S"] for item in items], keys)
+            found.extend(items)
+        left = answer.get("UnprocessedKeys")
+        if left:
+            raise ServiceError("ThrottlingException", 200, "some keys were not read", {})
+
+    store._retries.send(
+        f"BatchGetItem on {store._table}",
+        ask,
+        partial(_judge, actions=0),
+        longest_try_s=store._transport.longest_try_s,
+        until_ms=until_ms,
+        remedy=store._remedy,
+    )
+    return found
+
+
+def _check_keys(answered: Iterable[str], asked: Iterable[str]) -> None:
+    """Check that an answer is about the keys that were asked for.
+
+    Raises:
+        StoreUnavailableError: it is another request's.
+    """
+    if not {*answered} <= {*asked}:
+        raise StoreUnavailableError("the answer is about other keys: it is another request's")
+
+
+def _at_in_server(store: Any, keys: Sequence[str], until_ms: int | None) -> Iterator[Record]:
+    from carride_idempotency.stores.valkey import _READ, _record_of, _text
+
+    def ask() -> list[Any]:
+        pipeline = store._client.pipeline(transaction=False)
+        for key in some:
+            pipeline.eval(_READ.text, 1, store._prefix + key, str(store._clock()))
+        answers: list[Any] = pipeline.execute()
+        return answers
+
+    for some in batched(keys, _AT_ONCE):
+        answers = store._send(f"reading {len(some)} records", ask, until_ms)
+        for key, (server_ms, answered, fields) in zip(some, answers, strict=True):
+            _check_keys([_text(answered)], [store._prefix + key])
+            record = _record_of(key, fields, server_ms, store._clock())
+            if record is not None:
+                yield record
 
 
 def records_in(
@@ -90,8 +209,7 @@ def _in_table(
 def _in_server(store: Any) -> Iterator[Record]:
     prefix = store._prefix
     pattern = re.sub(r"([\\*?\[\]])", r"\\\1", prefix) + "*"
-    for found in store._client.scan_iter(match=pattern, count=_AT_ONCE):
-        name = found.decode() if isinstance(found, bytes) else found
-        record = store.read(name.removeprefix(prefix))
-        if record is not None:  # None: it has expired since the scan
-            yield record
+    found = store._client.scan_iter(match=pattern, count=_AT_ONCE)
+    names = (name.decode() if isinstance(name, bytes) else name for name in found)
+    for some in batched(names, _AT_ONCE):
+        yield from records_at(store, (name.removeprefix(prefix) for name in some))

@@ -22,9 +22,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
 from carride_idempotency.errors import StoreError
-from carride_idempotency.operators.changing import ChangeRefusedError, carry_out, plan_release
-from carride_idempotency.operators.explaining import explain
+from carride_idempotency.operators.changing import ChangeRefusedError, plan_release
 from carride_idempotency.operators.queues import LONGEST_HIDDEN_SECONDS
+from carride_idempotency.operators.records import revision_of
 from carride_idempotency.operators.site import (
     AnyLetter,
     Received,
@@ -214,13 +214,6 @@ def _hash_of(event: object) -> str:
     except RecursionError:
         return ""
     return sha256(text.encode()).hexdigest()
-
-
-def revision_of(record: Record | None) -> str:
-    """Return a text that changes with every change of a record, but for renewed leases."""
-    if record is None:
-        return "none"
-    return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
 
 
 def released_keys(letters: Iterable[PlannedLetter[Any]]) -> list[str]:
@@ -502,16 +495,13 @@ class Redrive[L: AnyLetter]:
         now = datetime.fromtimestamp(self._clock() / 1000, UTC)
         try:
             # A verdict that releases a failed key has found that its attempts are used up.
-            change = plan_release(record, explain(record, now), used_up=True)
+            change = plan_release(record, self._site.records.explain(record, now), used_up=True)
         except ChangeRefusedError:
             return _Ready(CHANGED, record)
-        if not carry_out(self._site.store_of(record.key), change, clock=self._clock):
+        if not self._site.records.carry_out(change, clock=self._clock):
             return _Ready(CHANGED, record)
         self._released_keys.add(record.key)
-        return _Ready(None, self._record_of(record.key))
-
-    def _record_of(self, key: str) -> Record | None:
-        return self._site.store_of(key).read(key)
+        return _Ready(None, self._site.records.read(record.key))
 
     def _why_it_stays(self, planned: PlannedLetter[L], judged: PlannedLetter[L]) -> str | None:
         """Return why a letter stays that is judged so by now; None if it goes as planned.
@@ -533,7 +523,7 @@ class Redrive[L: AnyLetter]:
         answer = self._site.send(letter)
         if answer.trial is not Trial.FAILED or letter.key is None:
             return answer
-        record = self._record_of(letter.key)
+        record = self._site.records.read(letter.key)
         if record is None or record == before or not _is_postponed(record, before):
             return answer
         return answer._replace(says=f"{POSTPONED}: {record.error}")
@@ -588,7 +578,7 @@ class Redrive[L: AnyLetter]:
         A failure that used up no attempt says nothing yet: the event is delivered again. Of a
         letter without a key, only its return is known.
         """
-        record = None if letter.key is None else self._record_of(letter.key)
+        record = None if letter.key is None else self._site.records.read(letter.key)
         if record is not None and record.status == COMPLETED:
             return _Outcome(Trial.SUCCEEDED, "completed")
         is_postponed = record != before and _is_postponed(record, before)

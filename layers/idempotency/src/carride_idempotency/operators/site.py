@@ -1,14 +1,18 @@
 """What a redrive needs of the place where it works: its letters, their records, their target."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, Self
+from itertools import batched
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from carride_idempotency.operators.queues import HIDDEN_SECONDS
+from carride_idempotency.operators.records import Records
 from carride_idempotency.record import Record
-from carride_idempotency.stores import Store
+
+READ_AT_ONCE: Final = 50
+"""Letters whose records are read together, while the letters are hidden."""
 
 
 class Trial(StrEnum):
@@ -88,6 +92,22 @@ class Received[L: AnyLetter](NamedTuple):
     receipt: str
 
 
+def received[L: AnyLetter](
+    messages: Iterable[Any],
+    letters_in: Callable[[Sequence[Any]], Sequence[L]],
+    records: Records,
+    at_once: int = READ_AT_ONCE,
+) -> Iterator[Received[L]]:
+    """Yield the letters in messages with the records of their keys, which are read together."""
+    for some in batched(messages, at_once):
+        letters = letters_in(some)
+        keys = {letter.key for letter in letters if letter.key is not None}
+        found = {record.key: record for record in records.at(keys)}
+        for letter, message in zip(letters, some, strict=True):
+            record = found.get(letter.key or "")
+            yield Received(letter, record, message["ReceiptHandle"])
+
+
 class Site[L: AnyLetter](ABC):
     """Some dead-letter queues, the records of their letters, and the target of all of them."""
 
@@ -96,6 +116,8 @@ class Site[L: AnyLetter](ABC):
     queues: tuple[str, ...]
     target: str
     """The address to which letters go."""
+    records: Records
+    """Has those of the letters' keys."""
     hidden_s: int = HIDDEN_SECONDS
     """For how long letters are hidden while they are sent."""
 
@@ -119,10 +141,6 @@ class Site[L: AnyLetter](ABC):
     @abstractmethod
     def sent_since(self, start_ms: int) -> Iterator[L]:
         """Yield the letters that were sent since a time to a queue where letters return."""
-
-    @abstractmethod
-    def store_of(self, key: str) -> Store:
-        """Return the store that has the record of a key."""
 
     @abstractmethod
     def verdict(self, found: Received[L], now_ms: int, *, releases: bool) -> Verdict:

@@ -4,7 +4,7 @@ Its verdicts know records, and no consumer's code.
 """
 
 import json
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, Protocol
 
@@ -16,8 +16,17 @@ from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH, fi
 from carride_idempotency.operators.explaining import is_held
 from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
 from carride_idempotency.operators.queues import GLIMPSE_SECONDS, peek, waiting
+from carride_idempotency.operators.records import Records
 from carride_idempotency.operators.redriving import POSTPONED
-from carride_idempotency.operators.site import Received, Site, TargetAnswer, Trial, Verdict
+from carride_idempotency.operators.site import (
+    READ_AT_ONCE,
+    Received,
+    Site,
+    TargetAnswer,
+    Trial,
+    Verdict,
+    received,
+)
 from carride_idempotency.protocol.decision import has_crashed, is_corrupt
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record, unknown_calls
 from carride_idempotency.stores import Store
@@ -72,19 +81,17 @@ class QueueSite(Site[Letter]):
         self.queues = (queue,)
         self.target = target.address
         self._sqs = sqs
-        self._store = store
+        self.records = Records(store)
         self._target = target
 
     def letters(
         self, ids: Collection[str] | None = None, hidden_s: int | None = None
     ) -> Generator[Received[Letter]]:
         """Receive letters, all or those with these ids."""
+        at_once = READ_AT_ONCE if hidden_s is None else 1
         with closing(peek(self._sqs, self.name, hidden_s or GLIMPSE_SECONDS)) as messages:
-            for message in messages:
-                if ids is None or message["MessageId"] in ids:
-                    letter = letter_in(message)
-                    record = None if letter.key is None else self._store.read(letter.key)
-                    yield Received(letter, record, message["ReceiptHandle"])
+            wanted = (each for each in messages if ids is None or each["MessageId"] in ids)
+            yield from received(wanted, _letters_in, self.records, at_once)
 
     def count(self, *, hidden: bool) -> int:
         """Return about how many letters can be received, or are hidden by other readers."""
@@ -96,10 +103,6 @@ class QueueSite(Site[Letter]):
             for letter in map(letter_in, messages):
                 if to_ms(letter.sent) >= start_ms:
                     yield letter
-
-    def store_of(self, key: str) -> Store:  # noqa: ARG002 - there is one
-        """Return the store."""
-        return self._store
 
     def verdict(self, found: Received[Letter], now_ms: int, *, releases: bool) -> Verdict:
         """Return what becomes of a letter whose key has this record."""
@@ -127,6 +130,10 @@ class QueueSite(Site[Letter]):
             return True
         is_message = letter.unusable is None and letter.event is not None
         return is_message and _message_of(sent) == _message_of(letter)
+
+
+def _letters_in(messages: Sequence[Any]) -> list[Letter]:
+    return [*map(letter_in, messages)]
 
 
 def _message_of(letter: Letter) -> dict[str, Any]:
