@@ -33,6 +33,16 @@ from ops.verbs import VERBS, Plan, Session, Verb
 
 ROOT: Final = Path(__file__).parents[2]
 MOST_VERBS: Final = 20
+UNSHOWN: Final = {
+    "desk",
+    "drive accept",
+    "drive cancel",
+    "drive complete",
+    "drive start",
+    "replay cancel",
+    "settle",
+}
+"""Verbs without an example: they serve, or need a booked ride or a running replay."""
 AT_HOME = ("--region", HOME, "--stack", "carride")
 RUNNING = {HOME: [], AWAY: [{"ReplayName": "new", "State": "RUNNING"}]}
 
@@ -423,3 +433,11 @@ def test_an_error_without_aws_names_the_local_stack(
 def test_at_most_twenty_verbs_stand_at_the_top() -> None:
     """Parts of one verb share its name."""
     assert len({name.partition(" ")[0] for name in VERBS}) <= MOST_VERBS
+
+
+def test_every_verb_has_an_example() -> None:
+    """A new verb needs one in ops/docs/operations.md."""
+    page = (ROOT / "ops" / "docs" / "operations.md").read_text(encoding="utf-8")
+    shown = [f"{command} " for command in re.findall(r"^\$ \./carride (.*)$", page, re.MULTILINE)]
+    without = {name for name in VERBS if not any(each.startswith(f"{name} ") for each in shown)}
+    assert without == UNSHOWN

@@ -56,6 +56,8 @@ TELLS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "failover status": [()],
 }
 """Commands that tell of what the whole stack holds."""
+ELSEWHERE: Final = {SERVES, "ride", "event", "replay plan"}
+"""Verbs that read, but tell of one event, or need an archive."""
 
 
 class Printed(NamedTuple):
@@ -160,6 +162,12 @@ def test_what_is_told_of_one_event_is_bounded(shell: Shell, payload: Any) -> Non
         assert printed.status in {0, 2}
         assert len(printed.out) <= MOST_SHOWN
         assert max(map(len, printed.out.splitlines()), default=0) <= MOST_OF_A_LINE
+
+
+def test_every_verb_that_reads_the_stack_is_run_on_it() -> None:
+    """A new verb needs a command in TELLS."""
+    reading = {name for name, verb in VERBS.items() if not verb.acts}
+    assert reading - TELLS.keys() == ELSEWHERE
 
 
 def texts_of(verb: Verb) -> list[str]:
