@@ -30,6 +30,7 @@ from ops.lookup import IN_EFFECT, AtConsumer, Event, Ride, Settlement, Unread
 from ops.payloads import readable
 from ops.records import NO_RECORD, Changed
 from ops.sentences import says
+from ops.tail import RETRYING, Window
 from ops.text import counted
 from ops.verbs import spelt
 
@@ -438,6 +439,28 @@ def _where(letter: DeadLetter) -> Text:
     since = f"{letter.sent:%Y-%m-%d %H:%M UTC}"
     why = f"{letter.reason} {letter.error}"
     return Text(f"    in {letter.queue} since {since}: {why}", "red")
+
+
+@show.register
+def _window(found: Window) -> RenderableType:
+    parts = []
+    if found.published:
+        parts.append(f"{counted(found.published, 'event')} on the bus")
+    for consumer, states in found.consumers.items():
+        began = found.retrying_since.get(consumer)
+        told = ", ".join(_became(state, count, began) for state, count in states.items())
+        parts.append(f"{consumer}: {told}")
+    if not parts:
+        parts.append(f"nothing since {found.since:%Y-%m-%d %H:%M:%S %Z}")
+    return Text("; ".join(parts), "bold")
+
+
+def _became(state: str, events: int, began: datetime | None) -> str:
+    """Return what became of so many events; of those that are retried also since when."""
+    since = ""
+    if state == RETRYING and began is not None:
+        since = f" since {began:%Y-%m-%d %H:%M:%S %Z}"
+    return f"{events:,} {state}{since}"
 
 
 @show.register

@@ -332,8 +332,71 @@ def test_lines_are_chosen_by_ride_type_outcome_and_consumer(
     log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
     log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
     log(ref, "RideHistory", delivery(other, "New"), age_s=6)
-    lines = tail.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
+    since = datetime.now(UTC) - timedelta(minutes=1)
+    _, *lines = tail.tail(ref, since=since, follow=False, **options)
     assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
+
+
+BECAME: Final[dict[str, tuple[dict[str, Any], dict[str, int], str | None]]] = {
+    "FN": ({}, {"completed": 1}, None),
+    "N": ({}, {"completed": 1}, None),
+    "ND": ({}, {"completed": 1}, None),
+    "D": ({}, {"completed before": 1}, None),
+    "FD": ({}, {"completed before": 1}, None),
+    "FF": ({}, {"retrying": 1}, "F"),
+    "FB": ({}, {"retrying": 1}, "F"),
+    "FFL": ({}, {"dead-lettered": 1}, None),
+    "FFLQ": ({}, {"dead-lettered": 1}, None),
+    "FFLFN": ({}, {"completed": 1}, None),
+    "LFB": ({}, {"retrying": 1}, "F"),
+    "FQ": ({}, {"quarantined": 1}, None),
+    "FFN": ({"outcome": "Failed"}, {"Failed": 1}, None),
+}
+"""Deliveries of an event, each by a letter; options; what became of the event, and since when."""
+OUTCOMES: Final = {
+    "N": "New",
+    "D": "Duplicate",
+    "F": "Failed",
+    "B": "Busy",
+    "L": "DeadLettered",
+    "Q": "Quarantined",
+}
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "options", "became", "since"),
+    [(deliveries, *told) for deliveries, told in BECAME.items()],
+)
+def test_the_first_line_says_what_became_of_the_events_of_the_window(
+    ref: StackRef, deliveries: str, options: Any, became: dict[str, int], since: str | None
+) -> None:
+    """Each event counts once, by the last delivery that says something of it."""
+    other = event(CarRideCreated.of(booked("order_010")))
+    log(ref, "Payment", delivery(other, "Failed", "payment"), age_s=500)
+    log(ref, "Dispatch", delivery(other, "New", "dispatch"), age_s=5)
+    for number, letter in enumerate(deliveries):
+        line = delivery(CREATED, OUTCOMES[letter], "payment")
+        log(ref, "Payment", line, age_s=50 - number)
+    begin = datetime.now(UTC) - timedelta(minutes=1)
+    told, *lines = tail.tail(ref, at="payment", since=begin, follow=False, **options)
+    assert isinstance(told, tail.Window)
+    assert (told.consumers, told.published) == ({"payment": became}, 0)
+    first = next(each for each in lines if isinstance(each, Delivered))
+    index = None if since is None else deliveries.index(since)
+    began = None if index is None else first.time + timedelta(seconds=index)
+    found = told.retrying_since.get("payment")
+    assert (found is None) is (began is None)
+    if began is not None and found is not None:
+        assert abs(found - began) < timedelta(seconds=1)
+
+
+def test_without_a_window_no_line_is_about_one(ref: StackRef) -> None:
+    """Nobody has asked for what was before; one in which nothing was says so."""
+    log(ref, "RideHistory", delivery(CREATED, "New"), age_s=9)
+    assert [*tail.tail(ref, follow=False)] == []
+    (told,) = tail.tail(ref, since=datetime.now(UTC), follow=False)
+    assert isinstance(told, tail.Window)
+    assert (told.published, told.consumers) == (0, {})
 
 
 def test_each_line_is_shown_once(ref: StackRef) -> None:
@@ -355,7 +418,9 @@ def test_each_line_is_shown_once(ref: StackRef) -> None:
         ref, since=datetime.now(UTC) - timedelta(seconds=60), pause=lambda _: next(steps)()
     )
     seen = [
-        each.outcome if isinstance(each, Delivered) else each.event_id for each in islice(lines, 3)
+        each.outcome if isinstance(each, Delivered) else each.event_id
+        for each in islice(lines, 4)
+        if not isinstance(each, tail.Window)
     ]
     assert seen == ["first", "New", "late"]
 
