@@ -8,6 +8,7 @@ import pytest
 from local.worst import wrong_in
 from ops.audit import Report, judge
 from ops.audit.evidence import CONSUMERS, Evidence
+from ops.audit.problems import Broken, Problem
 
 SOUND = judge(Evidence(CONSUMERS, payments=[]))
 
@@ -35,13 +36,16 @@ def account(**changes: Any) -> Report:
     )
 
 
+CHARGED_AGAIN = Problem(Broken.CHARGED_AGAIN, times=2)
+
+
 @pytest.mark.parametrize(
     ("report", "lost", "said"),
     [
         (account(lost_events=("fact-1",)), 0, "fact-1"),
         (account(doubled_rides={"order_01": 1}), 0, "order_01"),
         (reported(ledger={"unpublished": ("fact-2",)}), 0, "fact-2"),
-        (reported(saga={"problems": {"order_02": ("has 2 cars",)}}), 0, "has 2 cars"),
+        (reported(saga={"problems": {"order_02": (CHARGED_AGAIN,)}}), 0, "was charged 2 times"),
         (SOUND, 3, "3 events were lost"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
