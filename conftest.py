@@ -46,6 +46,8 @@ LONGEST: Final = (
     "tests/pipeline/saga/test_worst.py",
     "tests/world/test_world.py",
     "tests/world/test_sabotage.py",
+    "tests/world/test_freedoms.py",
+    "tests/pipeline/test_gradual.py",
     "tests/pipeline/operator/test_restore.py",
     "tests/pipeline/test_lookup.py",
     "tests/regions/test_lost_region.py",
