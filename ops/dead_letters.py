@@ -169,7 +169,7 @@ def _add(groups: dict[str, Failure], letter: DeadLetter, verdict: Verdict) -> No
             queue=letter.queue,
             consumer=letter.consumer,
             reason=letter.reason,
-            error=cause_of(letter.error, letter.type),
+            error=cause_in(letter.error, letter.type),
             oldest=letter.sent,
         )
     group = groups[letter.group]
@@ -314,7 +314,7 @@ def letter_of(queue: str, message: Any) -> DeadLetter:
         id=message["MessageId"],
         queue=queue,
         group=short_id(
-            queue, str(consumer), content.reason, cause_of(content.error, type_of(content.event))
+            queue, str(consumer), content.reason, cause_in(content.error, type_of(content.event))
         ),
         reason=content.reason,
         error=content.error,
@@ -328,7 +328,7 @@ def letter_of(queue: str, message: Any) -> DeadLetter:
     )
 
 
-def cause_of(error: str, event_type: str | None) -> str:
+def cause_in(error: str, event_type: str | None) -> str:
     """Return an error without ids and numbers, and without the type of its event.
 
     One outage fails on events of several types.

@@ -251,7 +251,7 @@ class Failover:
     def check_undo(self) -> Fence | None:
         """Return the fence that `undo` would take down, or None if its former state is lost."""
         put_up = fence.fenced(self.primary)
-        if put_up is None and not fence.is_forgotten(self.primary):
+        if put_up is None and not fence.is_unstored(self.primary):
             raise OperatorError(
                 f"{self.primary.region} is not fenced: there is nothing to take down"
             )

@@ -74,7 +74,7 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
     """
     fence = fenced(stack)
     if fence is None:
-        if is_forgotten(stack):
+        if is_unstored(stack):
             gone = f"its parameter /{stack.name}/fence with the former state is gone"
             raise OperatorError(
                 f"{stack.region} is fenced, and {gone}: see ops/docs/runbooks/failover.md"
@@ -130,7 +130,7 @@ def forget(stack: StackRef) -> None:
     stack.client("ssm").delete_parameter(Name=f"/{stack.name}/fence")
 
 
-def is_forgotten(stack: StackRef) -> bool:
+def is_unstored(stack: StackRef) -> bool:
     """Return whether a stack without a stored fence is fenced.
 
     It is if every function but the API's is switched off.

@@ -88,7 +88,7 @@ def regional_evidence(
     consumers = enabled(stack)
     # Read effects before their causes, so that the cause of each effect is found. Read the tables
     # before the queues, because an event moves from its consumer to a dead-letter queue.
-    records = records_in(stack)
+    records = read_records(stack)
     items = [item for each in consumers for item in ride_items(stack, each, records)]
     logs = {each.name: list(deliveries(stack, each)) for each in consumers}
     for each in consumers:
@@ -216,7 +216,7 @@ class _Records(NamedTuple):
     """The keys that are quarantined, and whose letter their consumer has sent."""
 
 
-def records_in(stack: StackRef) -> _Records:
+def read_records(stack: StackRef) -> _Records:
     """Read the tables of records whole."""
     dynamodb = stack.client("dynamodb")
     kept = list[dict[str, Any]]()
@@ -430,7 +430,7 @@ def ride_items(
     if consumer.table is None:
         return
     if consumer.table == evidence.HISTORY:
-        found = records or records_in(stack)
+        found = records or read_records(stack)
         for item in found.timelines:
             yield ride_item(consumer, item, found.committed)
         return

@@ -40,9 +40,9 @@ from ops.desk.registry import (
     PAGES,
     PLACES,
     Act,
+    Entry,
     NotThereError,
     Page,
-    Place,
     Said,
     Seen,
     page_number,
@@ -56,7 +56,7 @@ from ops.desk.words import (
     moment,
     moment_text,
     part,
-    short_id,
+    shortened_id,
     size,
     status_text,
     until_text,
@@ -306,7 +306,7 @@ class Desk(Seen):
             return self._templates.get_template(template).render(context)
 
 
-def _place_of(request: Request) -> Place:
+def _place_of(request: Request) -> Entry:
     """Return where a page that shows nothing leads: to its own place, or to Flow."""
     for place in PLACES:
         if request.url.path == place.path and request.url.query:
@@ -349,7 +349,7 @@ def _environment() -> Environment:
         "place": "{:.2f}%".format,
         "reason": reason_text,
         "says": says,
-        "short": short_id,
+        "short": shortened_id,
         "span": span,
         "status": status_text,
         "time": lambda time_ms: f"{moment(time_ms):%H:%M:%S}",

@@ -199,7 +199,7 @@ def reason_text(reason: str) -> str:
     return title_of(reason).lower() if reason.isupper() else reason
 
 
-def groups_of(found: Sequence[Found]) -> list[Group]:
+def groups_in(found: Sequence[Found]) -> list[Group]:
     """Return letters by failure: those that can be redriven first, the newest failure first."""
     by_id: dict[str, list[Found]] = {}
     for each in found:

@@ -26,7 +26,7 @@ from ops.desk.letterbox import (
     Reading,
     at_consumer,
     chosen_in,
-    groups_of,
+    groups_in,
     with_contract,
 )
 from ops.desk.pictures import look
@@ -50,7 +50,7 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     at = "" if is_asked_for else asked.get("at", "")
     contract = "" if is_asked_for else asked.get("contract", "")
     of_consumer = at_consumer(reading.found, at) if at else reading.found
-    groups = groups_of(with_contract(of_consumer, contract))
+    groups = groups_in(with_contract(of_consumer, contract))
     shown = chosen
     if shown is None and groups and not is_asked_for:
         wanted = [each for each in groups if each.id == asked.get("group")]

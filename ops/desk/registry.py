@@ -132,7 +132,7 @@ class Page(NamedTuple):
     """It does not change by itself: reading takes long or hides messages, or somebody edits it."""
 
 
-class Place(NamedTuple):
+class Entry(NamedTuple):
     """A page in the navigation."""
 
     path: str
@@ -145,9 +145,9 @@ class Place(NamedTuple):
 
 
 PLACES: Final = (
-    Place("/", "Flow", "flow", "f", "Flow"),
-    Place("/letters", "Dead letters", "mail", "d", "Letters"),
-    Place("/ledger", "Ledger", "ledger", "l", "Ledger"),
+    Entry("/", "Flow", "flow", "f", "Flow"),
+    Entry("/letters", "Dead letters", "mail", "d", "Letters"),
+    Entry("/ledger", "Ledger", "ledger", "l", "Ledger"),
 )
 PAGES: Final[list[Page]] = []
 ACTS: Final[dict[str, Act]] = {}

@@ -123,7 +123,7 @@ def marked(time_ms: float, text: str) -> Markup:
     )
 
 
-def short_id(text: str) -> str:
+def shortened_id(text: str) -> str:
     """Return an id as lists show it: of a UUID the first 8 and the last 4 characters."""
     before, mark, name = text.rpartition("#")
     is_uuid = len(name) == _UUID_LENGTH and name.count("-") == _UUID_HYPHENS

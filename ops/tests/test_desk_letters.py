@@ -25,7 +25,7 @@ from ops.audit import judge
 from ops.audit.evidence import DeadLettered, Evidence
 from ops.audit.reading import _queues, enabled
 from ops.desk.advice import MEND_FIRST
-from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
+from ops.desk.letterbox import MOST, Letterbox, groups_in, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
 from ops.tests.desk_world import (
@@ -233,7 +233,7 @@ def test_the_header_of_a_group_is_true_of_all_its_letters(
         event = event_of(Life(f"order_1{number}").completed)
         put_letter(ref, "PaymentDlq", "payment", event, f"answered with {answer}")
     found = Letterbox(ref).read({"PaymentDlq": len(answers) + 1}).found
-    assert error in [each.error for each in groups_of(found)]
+    assert error in [each.error for each in groups_in(found)]
 
 
 def test_a_letter_that_failed_again_asks_for_its_cause_first(ref: StackRef) -> None:
@@ -248,7 +248,7 @@ def test_a_letter_that_failed_again_asks_for_its_cause_first(ref: StackRef) -> N
     assert "The last redrive has failed again" in text
     assert "this event to payment, by this letter or a copy of it" in text
     assert "1 of the same event and key" in text
-    assert sum(each.copies for each in groups_of(Letterbox(ref).read({}).found)) == 1
+    assert sum(each.copies for each in groups_in(Letterbox(ref).read({}).found)) == 1
     history = text.partition("<h2>History</h2>")[2]
     assert "by an operator" in history
     assert "the last of 2 times" in history

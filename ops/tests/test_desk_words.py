@@ -73,7 +73,7 @@ def test_the_exact_time_is_there_when_one_points_at_it() -> None:
 )
 def test_only_uuids_are_shortened(text: str, short: str) -> None:
     """To their first eight characters and their last four."""
-    assert words.short_id(text) == short
+    assert words.shortened_id(text) == short
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())), st.booleans())

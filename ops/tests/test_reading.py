@@ -44,7 +44,7 @@ from ops.audit.reading import (
     kept_since,
     logged_items,
     published,
-    records_in,
+    read_records,
     ride_items,
     rides_of_cars,
     scan,
@@ -443,7 +443,7 @@ def test_a_key_whose_letter_was_sent_is_given_up(
     ref = empty_stack()
     record = {"idempotencyKey": key, "status": status, "deadLettered": sent}
     ref.client("dynamodb").put_item(TableName="Idempotency", Item=marshalling.item(record))
-    assert [*records_in(ref).given_up] == [key] * given_up
+    assert [*read_records(ref).given_up] == [key] * given_up
 
 
 @pytest.mark.parametrize(

@@ -632,7 +632,7 @@ def test_copies_of_an_event_are_counted_in_the_group_of_its_failure(ref: StackRe
     put(ref, "ProducerDlq", "no event", "nor is this")
     group, unreadable = shown(ref).failures
     assert (group.count, group.copies, unreadable.count, unreadable.copies) == (5, 3, 2, 0)
-    on_page = letterbox.groups_of(letterbox.Letterbox(ref).read({}).found)
+    on_page = letterbox.groups_in(letterbox.Letterbox(ref).read({}).found)
     assert {(each.id, each.copies) for each in on_page} == {(group.group, 3), (unreadable.group, 0)}
     assert len(plan_of(ref, DLQ, group=group.group).letters) == group.count
 

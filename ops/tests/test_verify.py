@@ -23,11 +23,11 @@ from ops.tests.world import stack as ref
 from ops.verify import (
     CannotTellError,
     Check,
+    Checked,
     Deployment,
     FailedError,
     Result,
     SkippedError,
-    Verdict,
     Verified,
     verify,
 )
@@ -61,14 +61,14 @@ def described(*, protected: bool = False, **parameters: str) -> Any:
 @pytest.mark.parametrize(
     ("stage", "protected", "verdict"),
     [
-        ("prod", False, Verdict.FAILED),
-        ("prod", True, Verdict.PASSED),
-        ("dev", False, Verdict.PASSED),
-        ("dev", True, Verdict.UNTOLD),  # it may have been in production
+        ("prod", False, Checked.FAILED),
+        ("prod", True, Checked.PASSED),
+        ("dev", False, Checked.PASSED),
+        ("dev", True, Checked.UNTOLD),  # it may have been in production
     ],
 )
 def test_production_is_protected_from_deletion(
-    stage: str, protected: bool, verdict: Verdict
+    stage: str, protected: bool, verdict: Checked
 ) -> None:
     """Only a stack of stage `prod` has to have termination protection."""
     client = described(protected=protected, Stage=stage)
@@ -95,23 +95,23 @@ def caused(cause: Exception) -> OperatorError:
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (refused("AccessDeniedException"), Verdict.UNTOLD),
-        (refused("ExpiredToken"), Verdict.UNTOLD),
-        (refused("Throttling"), Verdict.UNTOLD),
-        (refused("ProvisionedThroughputExceededException"), Verdict.UNTOLD),
-        (refused("InternalServerError", 500), Verdict.UNTOLD),
-        (caused(refused("AccessDenied")), Verdict.UNTOLD),
-        (caused(refused("NoSuchBucket")), Verdict.FAILED),
-        (EndpointConnectionError(endpoint_url="https://x"), Verdict.UNTOLD),
-        (CannotTellError("nobody knows"), Verdict.UNTOLD),
-        (refused("ResourceNotFoundException"), Verdict.FAILED),
-        (FailedError("it is off"), Verdict.FAILED),
-        (SkippedError("not here"), Verdict.SKIPPED),
+        (refused("AccessDeniedException"), Checked.UNTOLD),
+        (refused("ExpiredToken"), Checked.UNTOLD),
+        (refused("Throttling"), Checked.UNTOLD),
+        (refused("ProvisionedThroughputExceededException"), Checked.UNTOLD),
+        (refused("InternalServerError", 500), Checked.UNTOLD),
+        (caused(refused("AccessDenied")), Checked.UNTOLD),
+        (caused(refused("NoSuchBucket")), Checked.FAILED),
+        (EndpointConnectionError(endpoint_url="https://x"), Checked.UNTOLD),
+        (CannotTellError("nobody knows"), Checked.UNTOLD),
+        (refused("ResourceNotFoundException"), Checked.FAILED),
+        (FailedError("it is off"), Checked.FAILED),
+        (SkippedError("not here"), Checked.SKIPPED),
     ],
     ids=lambda value: str(value)[:60],
 )
 def test_a_question_without_an_answer_does_not_blame_the_stack(
-    error: Exception, verdict: Verdict
+    error: Exception, verdict: Checked
 ) -> None:
     """What AWS refuses to say cannot be told; what AWS says is missing has failed."""
 
@@ -125,12 +125,12 @@ def test_a_question_without_an_answer_does_not_blame_the_stack(
 @pytest.mark.parametrize(
     ("verdicts", "status"),
     [
-        ([Verdict.PASSED, Verdict.SKIPPED], 0),
-        ([Verdict.PASSED, Verdict.UNTOLD], 3),
-        ([Verdict.UNTOLD, Verdict.FAILED], 1),
+        ([Checked.PASSED, Checked.SKIPPED], 0),
+        ([Checked.PASSED, Checked.UNTOLD], 3),
+        ([Checked.UNTOLD, Checked.FAILED], 1),
     ],
 )
-def test_the_status_tells_failed_from_untold(verdicts: list[Verdict], status: int) -> None:
+def test_the_status_tells_failed_from_untold(verdicts: list[Checked], status: int) -> None:
     """1 for a check that failed, 3 if the evidence is incomplete, 0 otherwise."""
     results = tuple(Result("a statement", each, "", 0.1) for each in verdicts)
     assert Verified(results).status == status
@@ -180,20 +180,20 @@ PIPE = drifted("AWS::Pipes::Pipe", "/SourceParameters")
 @pytest.mark.parametrize(
     ("drifts", "verdict", "said"),
     [
-        ({}, Verdict.PASSED, "2 stacks in sync"),
-        ({"carride": [QUEUE]}, Verdict.FAILED, "Thing of carride-Nested differs in /Visib"),
-        ({"arn:nested": [QUEUE]}, Verdict.FAILED, "differs in /VisibilityTimeout"),
-        ({"carride": [PIPE]}, Verdict.UNTOLD, "differs in /SourceParameters"),
-        ({"arn:nested": [PIPE, QUEUE]}, Verdict.FAILED, "differs in /VisibilityTimeout"),
+        ({}, Checked.PASSED, "2 stacks in sync"),
+        ({"carride": [QUEUE]}, Checked.FAILED, "Thing of carride-Nested differs in /Visib"),
+        ({"arn:nested": [QUEUE]}, Checked.FAILED, "differs in /VisibilityTimeout"),
+        ({"carride": [PIPE]}, Checked.UNTOLD, "differs in /SourceParameters"),
+        ({"arn:nested": [PIPE, QUEUE]}, Checked.FAILED, "differs in /VisibilityTimeout"),
         (
             {"carride": [drifted("AWS::Pipes::Pipe", status="DELETED")]},
-            Verdict.FAILED,
+            Checked.FAILED,
             "is deleted",
         ),
     ],
 )
 def test_drift_is_looked_for_in_each_stack(
-    drifts: dict[str, list[dict[str, Any]]], verdict: Verdict, said: str
+    drifts: dict[str, list[dict[str, Any]]], verdict: Checked, said: str
 ) -> None:
     """A nested stack is asked by itself; a difference that proves nothing fails nobody."""
     result = check_drift(Drifting(drifts))
@@ -204,10 +204,10 @@ def test_drift_is_looked_for_in_each_stack(
 def test_drift_that_could_not_be_detected_cannot_be_told() -> None:
     """The other stacks are examined all the same."""
     result = check_drift(Drifting({}, failed="carride"))
-    assert result.verdict is Verdict.UNTOLD
+    assert result.verdict is Checked.UNTOLD
     assert "drift detection of carride failed: no rights" in result.detail
     result = check_drift(Drifting({"arn:nested": [QUEUE]}, failed="carride"))
-    assert result.verdict is Verdict.FAILED
+    assert result.verdict is Checked.FAILED
 
 
 def check_drift(client: Drifting) -> Result:
@@ -239,8 +239,8 @@ def test_metrics_are_asked_for_by_their_data(monkeypatch: pytest.MonkeyPatch) ->
     client = boto3.client("cloudwatch")
     monkeypatch.setattr(client, "list_metrics", lambda **_: {"Metrics": []})
     statement = "Outcomes arrive as metrics"
-    assert check(statement, client, wait=0.1).verdict is Verdict.FAILED
-    assert check(statement, client, wait=0.1, stage="prod").verdict is Verdict.UNTOLD
+    assert check(statement, client, wait=0.1).verdict is Checked.FAILED
+    assert check(statement, client, wait=0.1, stage="prod").verdict is Checked.UNTOLD
     client.put_metric_data(
         Namespace="CarRide/carride",
         MetricData=[
@@ -253,7 +253,7 @@ def test_metrics_are_asked_for_by_their_data(monkeypatch: pytest.MonkeyPatch) ->
         ],
     )
     found = check(statement, client)
-    assert (found.verdict, found.detail) == (Verdict.PASSED, "dispatch 3")
+    assert (found.verdict, found.detail) == (Checked.PASSED, "dispatch 3")
 
 
 RUN = Run("carride", "dev", "123456789012", "us-west-2", "abc + changes", NOW, NOW)
@@ -262,8 +262,8 @@ RUN = Run("carride", "dev", "123456789012", "us-west-2", "abc + changes", NOW, N
 def test_a_record_says_where_when_and_on_what_it_ran() -> None:
     """The page has account, region, commit, times, the number of each verdict and every result."""
     results = [
-        Result("rides are paid", Verdict.PASSED, "20 rides", 90),
-        Result("nothing drifted", Verdict.UNTOLD, "no rights", 30),
+        Result("rides are paid", Checked.PASSED, "20 rides", 90),
+        Result("nothing drifted", Checked.UNTOLD, "no rights", 30),
     ]
     text = page(RUN, results)
     for said in (*RUN[:5], "2026-11-21 12:00:00 UTC", "1 pass, 0 FAIL, 1 cannot tell", "2.0 min"):
@@ -300,7 +300,7 @@ def test_who_is_not_staff_cannot_tell_whether_a_booking_takes_effect_once(
     deployment.parameters = {"Stage": "dev", "JwtIssuer": ""}
     (wanted,) = (each for each in CHECKS if "booking over the API" in each.statement)
     (result,) = verify(deployment, [wanted])
-    assert result.verdict is Verdict.UNTOLD
+    assert result.verdict is Checked.UNTOLD
     assert "not staff" in result.detail
 
 
@@ -328,17 +328,17 @@ def test_only_the_stacks_own_alarms_are_looked_at(monkeypatch: pytest.MonkeyPatc
 
     turn("carride-prod-Overdue")
     found = check("No alarm is on", client, of)
-    assert (found.verdict, found.detail) == (Verdict.PASSED, "1 alarm, 0 dashboards")
+    assert (found.verdict, found.detail) == (Checked.PASSED, "1 alarm, 0 dashboards")
     turn("carride-Overdue")
     found = check("No alarm is on", client, of)
-    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-Overdue is on")
+    assert (found.verdict, found.detail) == (Checked.FAILED, "carride-Overdue is on")
     client.delete_alarms(AlarmNames=["carride-Overdue"])
     found = check("No alarm is on", client, of)
-    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-Overdue is missing")
+    assert (found.verdict, found.detail) == (Checked.FAILED, "carride-Overdue is missing")
 
 
-@pytest.mark.parametrize(("at_once", "verdict"), [(1_000, Verdict.PASSED), (10, Verdict.FAILED)])
-def test_an_account_that_runs_few_functions_is_named(at_once: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("at_once", "verdict"), [(1_000, Checked.PASSED), (10, Checked.FAILED)])
+def test_an_account_that_runs_few_functions_is_named(at_once: int, verdict: Checked) -> None:
     """A new account may allow ten concurrent executions, which throttles every consumer."""
     settings = {"AccountLimit": {"ConcurrentExecutions": at_once}}
     client = SimpleNamespace(get_account_settings=lambda: settings)
@@ -347,8 +347,8 @@ def test_an_account_that_runs_few_functions_is_named(at_once: int, verdict: Verd
     assert str(at_once) in found.detail
 
 
-@pytest.mark.parametrize(("live", "verdict"), [("INFO", Verdict.PASSED), ("DEBUG", Verdict.FAILED)])
-def test_an_alias_that_a_deployment_did_not_reach_is_named(live: str, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("live", "verdict"), [("INFO", Checked.PASSED), ("DEBUG", Checked.FAILED)])
+def test_an_alias_that_a_deployment_did_not_reach_is_named(live: str, verdict: Checked) -> None:
     """Callers would run with other settings than those that were deployed."""
 
     def configuration(FunctionName: str, Qualifier: str = "") -> Any:  # noqa: N803 - of boto3
@@ -377,7 +377,7 @@ def test_a_gradual_deployment_has_not_failed() -> None:
     )
     of = {"AWS::Lambda::Function": {"PaymentFunction": "carride-Payment"}}
     found = check("Callers reach what was deployed last", client, of)
-    assert found.verdict is Verdict.UNTOLD
+    assert found.verdict is Checked.UNTOLD
     assert "it moves from version 7 to 8" in found.detail
 
 
@@ -399,7 +399,7 @@ def test_each_function_is_asked_for_once() -> None:
     deployment.parameters = {"Architecture": "arm64"}
     words = ("Functions are active", "Callers reach what was deployed last")
     wanted = [each for each in CHECKS if each.statement.startswith(words)]
-    assert [each.verdict for each in verify(deployment, wanted)] == [Verdict.PASSED] * 2
+    assert [each.verdict for each in verify(deployment, wanted)] == [Checked.PASSED] * 2
     name = {"FunctionName": "carride-Payment"}
     assert asked == [name, name | {"Qualifier": "7"}]
 
@@ -441,10 +441,10 @@ OUTBOX = {"AWS::DynamoDB::GlobalTable": {"OutboxTable": "carride-OutboxTable"}}
 
 @pytest.mark.parametrize(
     ("open_shards", "units", "verdict"),
-    [(1, 5, Verdict.PASSED), (4, 5, Verdict.UNTOLD), (4, 0, Verdict.PASSED)],
+    [(1, 5, Checked.PASSED), (4, 5, Checked.UNTOLD), (4, 0, Checked.PASSED)],
 )
 def test_shards_that_cost_more_than_is_counted_are_named(
-    open_shards: int, units: int, verdict: Verdict
+    open_shards: int, units: int, verdict: Checked
 ) -> None:
     """Closed shards are read to their end; an outbox on demand has as many as its load needs."""
     found = Billed(open_shards=open_shards, units=units)
@@ -456,14 +456,18 @@ def test_shards_that_cost_more_than_is_counted_are_named(
 def test_a_secondary_has_no_outbox_of_its_own() -> None:
     """Its replica belongs to the primary's stack."""
     result = check("provisioned outbox has one shard", Billed(open_shards=1, units=5), {})
-    assert result.verdict is Verdict.SKIPPED
+    assert result.verdict is Checked.SKIPPED
 
 
 @pytest.mark.parametrize(
     ("units", "scaled", "verdict"),
-    [(5, True, Verdict.PASSED), (5, False, Verdict.FAILED), (0, False, Verdict.SKIPPED)],
+    [
+        (5, True, Checked.PASSED),
+        (5, False, Checked.FAILED),
+        (0, False, Checked.SKIPPED),
+    ],
 )
-def test_what_is_provisioned_scales(units: int, scaled: bool, verdict: Verdict) -> None:
+def test_what_is_provisioned_scales(units: int, scaled: bool, verdict: Checked) -> None:
     """Also if only the outbox is; a table on demand has nothing that scales."""
     found = Billed(open_shards=1, units=units, scaled=scaled)
     assert check("indexes scale", found, OUTBOX).verdict is verdict

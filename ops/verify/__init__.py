@@ -144,7 +144,7 @@ class Deployment:
         raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
 
 
-class Verdict(StrEnum):
+class Checked(StrEnum):
     """What came of a check."""
 
     PASSED = "pass"
@@ -172,7 +172,7 @@ class Result(NamedTuple):
     """What came of a check, and why."""
 
     statement: str
-    verdict: Verdict
+    verdict: Checked
     detail: str
     seconds: float
 
@@ -185,7 +185,7 @@ def verify(deployment: Deployment, checks: Iterable[Check]) -> Iterator[Result]:
         yield Result(check.statement, verdict, detail, time.monotonic() - began)
 
 
-def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
+def _outcome(deployment: Deployment, check: Check) -> tuple[Checked, str]:
     """Run a check, and return its verdict and why. What is wrong counts before what is untold."""
     deployment.wrong = []
     deployment.untold = []
@@ -194,7 +194,7 @@ def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
         deployment.require(check.only)
         detail = check.examine(deployment)
     except SkippedError as error:
-        return Verdict.SKIPPED, str(error)
+        return Checked.SKIPPED, str(error)
     except CannotTellError as error:
         deployment.untold.append(str(error))
     except FailedError as error:
@@ -208,10 +208,10 @@ def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
         told = deployment.untold if _is_unanswered(error) else deployment.wrong
         told.append(reason(error))
     if deployment.wrong:
-        return Verdict.FAILED, ", ".join(deployment.wrong)
+        return Checked.FAILED, ", ".join(deployment.wrong)
     if deployment.untold:
-        return Verdict.UNTOLD, ", ".join(deployment.untold)
-    return Verdict.PASSED, detail
+        return Checked.UNTOLD, ", ".join(deployment.untold)
+    return Checked.PASSED, detail
 
 
 def _is_unanswered(error: BaseException | None) -> bool:
@@ -233,16 +233,16 @@ class Verified(NamedTuple):
     def status(self) -> int:
         """The exit status: 1 if a check failed, 3 if one cannot tell."""
         verdicts = {each.verdict for each in self.results}
-        if Verdict.FAILED in verdicts:
+        if Checked.FAILED in verdicts:
             return 1
-        if Verdict.UNTOLD in verdicts:
+        if Checked.UNTOLD in verdicts:
             return 3
         return 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as JSON-ready values, with the number of each verdict."""
         checks = list[dict[str, Any]]()
-        numbers = {verdict.name.lower(): 0 for verdict in Verdict}
+        numbers = {verdict.name.lower(): 0 for verdict in Checked}
         for each in self.results:
             verdict = each.verdict.name.lower()
             numbers[verdict] += 1

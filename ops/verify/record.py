@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ops.regions import ROOT
-from ops.verify import Deployment, Result, Verdict, to_markdown
+from ops.verify import Checked, Deployment, Result, to_markdown
 
 
 class Run(NamedTuple):
@@ -65,7 +65,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def page(run: Run, results: Sequence[Result]) -> str:
     """Return the page in Markdown; its last line is the SHA-256 digest of the lines above it."""
     counts = Counter(each.verdict for each in results)
-    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Checked)
     minutes = sum(each.seconds for each in results) / 60
     lines = [
         f"# `./carride verify` of {run.stack}",

@@ -153,7 +153,7 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     )
     fence.forget(stack)
     assert fence.fenced(stack) is None
-    assert not fence.is_forgotten(stack)
+    assert not fence.is_unstored(stack)
     assert running(stack) == before
     assert not marked(stack)
     ledger = gradual.simulate(rides=2, seed=1)
@@ -162,7 +162,7 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
 
     fence.put_up(stack, NOW)
     fence.forget(stack)
-    assert fence.is_forgotten(stack)
+    assert fence.is_unstored(stack)
     with pytest.raises(OperatorError, match=r"is gone: see ops/docs/runbooks/failover\.md"):
         fence.put_up(stack, NOW)
     fence.take_down(stack, everything := fence.everything(stack, NOW))

@@ -7,7 +7,7 @@ from botocore.model import OperationModel
 
 from local.local_aws import REGION, LocalAws
 from ops.stack import StackRef
-from ops.verify import Deployment, Result, Verdict, Verified, to_markdown, verify
+from ops.verify import Checked, Deployment, Result, Verified, to_markdown, verify
 from ops.verify.checks import CHECKS
 from tests.pipeline.pipeline import Pipeline
 
@@ -32,8 +32,8 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sound_stack_passes(pipeline: Pipeline) -> None:
     """No check fails, drills included, although nobody has parked cars; each has its row."""
     results = verified(pipeline, drills=True)
-    assert [each for each in results if each.verdict is Verdict.FAILED] == []
-    assert sum(each.verdict is Verdict.PASSED for each in results) >= 10
+    assert [each for each in results if each.verdict is Checked.FAILED] == []
+    assert sum(each.verdict is Checked.PASSED for each in results) >= 10
     assert Verified(tuple(results)).status != 1
     assert to_markdown(results).count("\n") == len(results) + 2
 
@@ -56,7 +56,7 @@ def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
     failed = {
         each.detail
         for each in verified(pipeline, rides=0, wait=0.1)
-        if each.verdict is Verdict.FAILED
+        if each.verdict is Checked.FAILED
     }
     expected = ["RideHistoryRule may not invoke", "PaymentRule may not send to", "PaymentRuleDlq"]
     for named in (
@@ -78,7 +78,7 @@ def test_rides_are_driven_in_stage_dev(cloud: LocalAws, name: str) -> None:
     deployment = Deployment(cloud.deploy_fast(name, Stage="dev"), rides=3, wait=60)
     checks = [each for each in CHECKS if each.statement.startswith(DRIVEN)]
     results = list(verify(deployment, checks))
-    assert [each.verdict for each in results] == [Verdict.PASSED] * len(DRIVEN), results
+    assert [each.verdict for each in results] == [Checked.PASSED] * len(DRIVEN), results
     cloud.reset()
 
 
@@ -134,7 +134,7 @@ def test_a_verification_needs_these_rights(
     asked = Recorder(cloud)
     deployment = Deployment(StackRef(name, REGION, asked), rides=1, wait=0.1)
     found = list(verify(deployment, [each for each in CHECKS if not each.drill]))
-    assert sum(each.verdict is Verdict.PASSED for each in found) >= 8
+    assert sum(each.verdict is Checked.PASSED for each in found) >= 8
     others = {each for each in asked.actions if not each.partition(":")[2].startswith(READING)}
     assert others == acting
     cloud.reset()

@@ -12,7 +12,7 @@ _varying = re.compile(r"(?<![\w-])[\w-]*\d(?:[\w.,:-]*\w)?")
 """Finds words with a digit: ids, numbers, times, addresses. Each word is looked at once, because an
 error may be one word of a megabyte."""
 
-CRASHED: Final = "the attempt crashed"
+_CRASHED: Final = "the attempt crashed"
 CORRUPT: Final = "the record is corrupt"
 
 
@@ -54,10 +54,10 @@ def _wrong_with(record: Record, now_ms: int) -> str | None:
     if unknown and record.status == QUARANTINED:
         return f"nobody knows whether {unknown[0]} was called"
     if record.status == QUARANTINED and record.error is None:
-        return CRASHED
+        return _CRASHED
     if record.status in (FAILED, QUARANTINED):
         return normalised(record.error or "it was released")
-    return CRASHED if has_crashed(record, now_ms) else None
+    return _CRASHED if has_crashed(record, now_ms) else None
 
 
 def operation_of(key: str) -> str:

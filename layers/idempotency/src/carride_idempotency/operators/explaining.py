@@ -44,7 +44,7 @@ def explain(record: Record, now: datetime, attempts: Mapping[str, int]) -> Expla
         attempt=record.attempt,
         owner=record.owner,
         delivery=record.delivery,
-        created=moment(record.created_ms),
+        created=_moment(record.created_ms),
         held=held,
     )
 
@@ -202,7 +202,7 @@ def _next_run(record: Record, max_attempts: int | None) -> str:
     return runs
 
 
-def moment(ms: int) -> datetime | None:
+def _moment(ms: int) -> datetime | None:
     """Return a time; None if it is outside the calendar, as in a damaged record."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC)
@@ -212,5 +212,5 @@ def moment(ms: int) -> datetime | None:
 
 def text_of(ms: int | None) -> str:
     """Return a time in words."""
-    time = None if ms is None else moment(ms)
+    time = None if ms is None else _moment(ms)
     return "an unknown time" if time is None else f"{time:%Y-%m-%d %H:%M:%S UTC}"
