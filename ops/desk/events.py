@@ -76,7 +76,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
     stack = desk.feed.stack
     takers = desk.takers(fact) if fact.ride is not None else []
     keys = [f"{each.name}#{fact.id}" for each in takers]
-    seen = {record.key: record for record in records.StackRecords(stack).at(keys)}
+    seen = records.StackRecords(stack).by_key(keys)
     items = records.tables_of(stack, fact.ride) if fact.ride else {}
     now_ms = desk.now().timestamp() * 1000
     redriven = redriven_at(stack, keys)

@@ -89,7 +89,7 @@ def _known(desk: Seen, name: str) -> Known:
             "their rides, too. A ride may be older than the logs, or not logged yet.",
             title=f"{name}: nothing found",
         )
-    seen = {record.key: record for record in records.StackRecords(stack).at(keys)}
+    seen = records.StackRecords(stack).by_key(keys)
     report = desk.feed.report
     redriven = redriven_at(stack, keys)
     with desk.feed.lock:

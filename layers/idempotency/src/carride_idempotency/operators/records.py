@@ -80,6 +80,10 @@ class Records:
             of_store = [key for key in wanted if self.store_of(key) is store]
             yield from records_at(store, of_store, until_ms=until_ms)
 
+    def by_key(self, keys: Iterable[str]) -> dict[str, Record]:
+        """Return the records that exist under keys, by key."""
+        return {record.key: record for record in self.at(keys)}
+
     def read(self, key: str) -> Record | None:
         """Return the record of a key; None if there is none."""
         return next(self.at([key]), None)
@@ -90,7 +94,7 @@ class Records:
         Raises:
             NoRecordError: one of them has none.
         """
-        found = {record.key: record for record in self.at(keys)}
+        found = self.by_key(keys)
         missing = {*keys} - found.keys()
         if missing:
             raise NoRecordError(f"there is no record of {min(missing)!r}: {self.where_keys_are}")

@@ -101,8 +101,8 @@ def received[L: AnyLetter](
     """Yield the letters in messages with the records of their keys, which are read together."""
     for some in batched(messages, at_once):
         letters = letters_in(some)
-        keys = {letter.key for letter in letters if letter.key is not None}
-        found = {record.key: record for record in records.at(keys)}
+        keys = [letter.key for letter in letters if letter.key is not None]
+        found = records.by_key(keys)
         for letter, message in zip(letters, some, strict=True):
             record = found.get(letter.key or "")
             yield Received(letter, record, message["ReceiptHandle"])

@@ -4,7 +4,7 @@ Its verdicts know records, and no consumer's code.
 """
 
 import json
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, Protocol
 
@@ -90,7 +90,7 @@ class QueueSite(Site[Letter]):
         """Receive letters, all or those with these ids."""
         at_once = READ_AT_ONCE if hidden_s is None else 1
         with closing(peek(self._sqs, self.name, hidden_s or GLIMPSE_SECONDS)) as messages:
-            wanted = (each for each in messages if ids is None or each["MessageId"] in ids)
+            wanted = _with_ids(messages, ids)
             yield from received(wanted, _letters_in, self.records, at_once)
 
     def count(self, *, hidden: bool) -> int:
@@ -130,6 +130,12 @@ class QueueSite(Site[Letter]):
             return True
         is_message = letter.unusable is None and letter.event is not None
         return is_message and _message_of(sent) == _message_of(letter)
+
+
+def _with_ids(messages: Iterable[Any], ids: Collection[str] | None) -> Iterator[Any]:
+    for message in messages:
+        if ids is None or message["MessageId"] in ids:
+            yield message
 
 
 def _letters_in(messages: Sequence[Any]) -> list[Letter]:
