@@ -54,6 +54,8 @@ class Stop(NamedTuple):
     """The versions of its record that the desk saw, the oldest first."""
     says: str
     effect: Effect | None
+    error: str
+    """Why the newest attempt failed, as the record of a quarantined key has it; else empty."""
     redrive: str
     """The command that shows what a redrive of its letter would do; empty without a letter."""
     release: str
@@ -94,7 +96,9 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "held_since_ms": desk.feed.index.held_since_ms,
             "copies": tuple(fact.copies)[-_MOST_COPIES:],
             "more_copies": max(0, len(fact.copies) - _MOST_COPIES),
-            "stops": [each for each in stops if each.is_shown],
+            "stops": sorted(
+                (each for each in stops if each.is_shown), key=lambda each: each.letter is None
+            ),
             "others": [each.name for each in stops if not each.is_shown],
             "picture": shown,
             "records": seen,
@@ -137,8 +141,10 @@ def _stop(
     history: Sequence[Record] = ()
     says = ""
     release = ""
+    error = ""
     if record is not None and record.status == QUARANTINED:
         release = release_command(record.key)
+        error = record.error or ""
     if record is not None:
         history = desk.records.add(record.key, record)
         says = explain(record, desk.now(), MOST_ATTEMPTS).says
@@ -151,6 +157,7 @@ def _stop(
         history=tuple(history),
         says=says,
         effect=_effect(desk, consumer, fact, item),
+        error=error,
         redrive=_redrive_of(consumer, fact, record),
         release=release,
     )

@@ -15,7 +15,6 @@ CRASHED: Final = "Crashed"
 WAITING: Final = "Waiting"
 """An event without an outcome so far."""
 BUS: Final = "bus"
-PRODUCERS: Final = "producers"
 KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 """What an event on the bus counts as; `ops.audit.ledger.Ledger` counts the same."""
 DISTINCT, COPIES, BROKEN, REPLAYED = KINDS

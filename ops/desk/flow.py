@@ -14,7 +14,7 @@ from ops.audit.evidence import COPY, OTHER_DLQS, AuditedConsumer
 from ops.desk import faults
 from ops.desk.counts import DELIVERIES
 from ops.desk.endings import Ending, ending_of
-from ops.desk.facts import BUS, KINDS, PRODUCERS, REPLAYED, STUCK, Fact
+from ops.desk.facts import BUS, KINDS, REPLAYED, STUCK, Fact
 from ops.desk.feed import Feed
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
@@ -22,7 +22,7 @@ from ops.desk.registry import Injection, Next, Said, Seen, act, page
 from ops.desk.story_known import joined
 from ops.desk.timeline import ALL, WINDOWS, Window, window_of
 from ops.desk.under_way import under_way
-from ops.desk.words import clip, clock_text, moment
+from ops.desk.words import clock_text, moment
 from ops.stack import OperatorError, StackRef
 from ops.text import counted, rough, span
 
@@ -44,12 +44,12 @@ _ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
 
 
 class Band(NamedTuple):
-    """A time in which a consumer failed, with its place in the picture, from 0 to 100."""
+    """A time in which nothing took effect at a consumer, with its place, from 0 to 100."""
 
     x: float
     width: float
     says: str
-    """From when to when; empty while it lasts."""
+    """From when to when, in words."""
 
 
 class Strip(NamedTuple):
@@ -138,7 +138,17 @@ def _recently(feed: Feed, window: Window, now: float, outages: Sequence[Outage])
         said.append(f"{counted(failed, 'failed run')} {reach}, none given up")
     elif given_up:
         said.append(f"{_given_up(given_up)} {reach}")
+    said += _without_effect(feed, now)
     return ", ".join(said) or "no consumer fails"
+
+
+def _without_effect(feed: Feed, now: float) -> Iterator[str]:
+    """Yield in words which consumers gave up, and have not shown since that they work again."""
+    for each in feed.consumers:
+        for outage in feed.index.outages.of(each.name, now * 1000)[-1:]:
+            if outage.until_ms is None and not outage.is_on(now * 1000):
+                since = clock_text(outage.since_ms, now * 1000)
+                yield f"nothing has taken effect at {each.name} since {since}"
 
 
 def _given_up(counts: Mapping[str, int]) -> str:
@@ -204,15 +214,11 @@ def _in_the_last_minute(feed: Feed, lane: str, now: float) -> int:
 def _bus(feed: Feed, window: Window, now: float) -> Strip:
     recent = feed.index.timeline.recent(BUS, now, window)
     minute = _in_the_last_minute(feed, BUS, now)
-    lines = [f"{counted(minute, 'event')} in the last minute"]
-    shares = _shares(feed.index.totals[PRODUCERS])
-    if shares:
-        lines.append(shares)
     chart = stacked(recent, _ON_BUS)
     return Strip(
         name="CarRideBus",
         icon="bolt",
-        lines=tuple(lines),
+        lines=_lines((minute, "event", "in the last minute")),
         chart=chart,
         bands=(),
         bars=tuple(_bars(recent, {"published": _PUBLISHED, "replayed": {REPLAYED}}, window, now)),
@@ -221,29 +227,6 @@ def _bus(feed: Feed, window: Window, now: float) -> Strip:
         path="/letters?at=bus",
         quiet=_quiet(chart, window),
     )
-
-
-def _shares(sources: Mapping[str, int]) -> str:
-    """Return the share of each producer in words."""
-    producers = {name: count for name, count in sources.items() if name != REPLAYED}
-    whole = sum(producers.values())
-    named = sorted(producers.items(), key=lambda pair: -pair[1])[:3]
-    shares = [
-        f"{clip(name.removeprefix('acr.com.'), 30)} {_percent(count, whole)}"
-        for name, count in named
-    ]
-    if len(shares) == 1:
-        ((name, _),) = named
-        return f"all from {clip(name.removeprefix('acr.com.'), 30)}"
-    if not shares:
-        return ""
-    return "from " + " · ".join(shares)
-
-
-def _percent(count: int, whole: int) -> str:
-    """Return a share in percent: one above zero is never shown as 0%."""
-    share = round(100 * count / whole)
-    return f"{share}%" if share or not count else "<1%"
 
 
 def _quiet(chart: Stacked, window: Window) -> str:
@@ -256,19 +239,18 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float)
     buckets = feed.index.timeline.recent(consumer.name, now, window)
     minute = _in_the_last_minute(feed, consumer.name, now)
     begin_ms = window.begin_s(now) * 1000
-    outages = feed.index.outages.of(consumer.name, begin_ms, now * 1000)
-    on = [each for each in outages if each.until_ms is None]
-    lines = [f"{counted(minute, 'run')} in the last minute"]
-    lines.append(f"{counted(len(feed.index.unfinished(consumer.name)), 'event')} not finished")
-    queue = feed.queues.get(f"{consumer.resources}Queue")
-    if queue is not None:
-        lines.append(f"{counted(queue, 'message')} in its queue")
+    outages = feed.index.outages.of(consumer.name, begin_ms)
+    on = [each for each in outages if each.is_on(now * 1000)]
     chart = stacked(buckets, {kind: each.outcomes for kind, each in _CHARTED.items()})
     dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
     return Strip(
         name=consumer.name,
         icon=_ICONS.get(consumer.name, "right"),
-        lines=tuple(lines),
+        lines=_lines(
+            (minute, "run", "in the last minute"),
+            (len(feed.index.unfinished(consumer.name)), "event", "in flight"),
+            (feed.queues.get(f"{consumer.resources}Queue", 0), "message", "in its queue"),
+        ),
         chart=chart,
         bands=tuple(_bands(outages, window, now)),
         bars=tuple(_bars(buckets, {each.label: each.outcomes for each in DELIVERIES}, window, now)),
@@ -277,6 +259,11 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float)
         path=f"/letters?at={consumer.name}",
         quiet=_quiet(chart, window),
     )
+
+
+def _lines(*counts: tuple[int, str, str]) -> tuple[str, ...]:
+    """Return counts above zero in words, each of a thing and where it is."""
+    return tuple(f"{counted(count, thing)} {where}" for count, thing, where in counts if count)
 
 
 def _bars(
@@ -306,10 +293,11 @@ def _bands(outages: Sequence[Outage], window: Window, now: float) -> Iterator[Ba
             continue
         x = window.place(each.since_ms, now)
         end = window.place(each.until_ms or now * 1000, now)
-        says = ""
+        since = f"{moment(each.since_ms):%H:%M:%S}"
         if each.until_ms is not None:
-            since = moment(each.since_ms)
-            says = f"failed {since:%H:%M:%S} to {moment(each.until_ms):%H:%M:%S}"
+            says = f"no effect {since} to {moment(each.until_ms):%H:%M:%S}"
+        else:
+            says = f"no effect since {since}"
         yield Band(x, max(0.6, end - x), says)
 
 
@@ -321,12 +309,11 @@ def _letters(feed: Feed, queues: Sequence[str]) -> int | None:
 
 
 class Held(NamedTuple):
-    """An event that a consumer has not processed, or has given up."""
+    """Events that a consumer has not processed, or has given up, with the same outcome."""
 
-    fact: Fact
     consumer: str
     outcome: str
-    failures: int
+    types: tuple[str, ...]
 
 
 class OpenRide(NamedTuple):
@@ -349,24 +336,24 @@ def _rides(feed: Feed, names: Iterable[str]) -> list[OpenRide]:
     found = []
     for name in names:
         facts = feed.index.of_ride(name)
-        held = tuple(each for fact in facts for each in _held(feed, fact))
-        found.append(
-            OpenRide(name, ending_of([fact.type for fact in facts]), held, facts[0].time_ms)
-        )
+        ending = ending_of([fact.type for fact in facts])
+        found.append(OpenRide(name, ending, tuple(_held(feed, facts)), facts[0].time_ms))
     return found
 
 
-def _held(feed: Feed, fact: Fact) -> Iterator[Held]:
-    """Yield the consumers that have not processed an event, or have given it up."""
-    for consumer in feed.consumers:
-        outcome = fact.outcome(consumer)
-        is_stuck = outcome in STUCK or consumer.name in fact.letters
-        if outcome is None or outcome in observation.COMMITTED:
-            continue
-        if is_stuck or fact.is_unfinished(consumer):
-            runs = [run for run in fact.runs if run.consumer == consumer.name]
-            failures = sum(run.outcome == observation.FAILED for run in runs)
-            yield Held(fact, consumer.name, outcome, failures)
+def _held(feed: Feed, facts: Iterable[Fact]) -> Iterator[Held]:
+    """Yield the consumers that have not processed events of a ride, or have given them up."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for fact in facts:
+        for consumer in feed.consumers:
+            outcome = fact.outcome(consumer)
+            is_stuck = outcome in STUCK or consumer.name in fact.letters
+            if outcome is None or outcome in observation.COMMITTED:
+                continue
+            if is_stuck or fact.is_unfinished(consumer):
+                found.setdefault((consumer.name, outcome), []).append(fact.type or "")
+    for (name, outcome), types in found.items():
+        yield Held(name, outcome, tuple(types))
 
 
 # ── Faults, on a local stack ──────────────────────────────────────────────────────────────────────

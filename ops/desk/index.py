@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ops.audit.evidence import AuditedConsumer, DeadLettered, Published
-from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.endings import ENDED
 from ops.desk.facts import (
@@ -17,7 +16,6 @@ from ops.desk.facts import (
     BUS,
     COPIES,
     DISTINCT,
-    PRODUCERS,
     REPLAYED,
     SETTLED,
     Copy,
@@ -40,13 +38,6 @@ def _kind_of(event: Published, fact: Fact) -> str:
     if fact.copies:
         return COPIES
     return DISTINCT
-
-
-def _origin_of(event: Published, fields: Mapping[str, Any]) -> str:
-    """Return the producer of an event; a replay comes from the archive."""
-    if event.replayed:
-        return REPLAYED
-    return str(fields.get("source"))
 
 
 class Index:
@@ -89,7 +80,6 @@ class Index:
         time_ms = int(line["timestamp"])
         self.begun_ms = min(time_ms, self.begun_ms or time_ms)
         fact = self._fact(event.fact or event.event_id)
-        fields = json_object(line["message"]) or {}
         if not fact.copies:
             fact.type = event.type
             fact.time_ms = time_ms
@@ -110,7 +100,6 @@ class Index:
         fact.body = line["message"]
         fact.copies.append(Copy(event.event_id, time_ms, event.replayed))
         self._count(BUS, kind, time_ms)
-        self._count(PRODUCERS, _origin_of(event, fields), time_ms)
 
     def add_line(self, line: Mapping[str, Any]) -> None:
         """Add a line of a consumer's log: a delivery, or the begin or the end of an invocation."""

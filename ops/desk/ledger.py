@@ -1,20 +1,19 @@
 """The page of the ledger: what became of events, and the letters behind its numbers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
 from carride_idempotency import observation
-from carride_idempotency.dead_letters import CONTRACT
 from ops.audit import Report
 from ops.audit.evidence import AuditedConsumer, grouped
 from ops.audit.ledger import Account
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
-from ops.desk.facts import KEPT
-from ops.desk.letterbox import BREAKS, groups_in, redrivable
+from ops.desk.facts import BUS, KEPT
+from ops.desk.letterbox import groups_in, redrivable
 from ops.desk.registry import Explanation, Next, Said, Seen, act, page
 from ops.sentences import says
 from ops.stack import FAILURES
@@ -35,8 +34,8 @@ _BECAME: Final = (
     ("distinct", "events to act on"),
 )
 """What became of the events of a consumer: these rows add up to the last one."""
-_BREAKING: Final = "breaking"
-"""Letters of events that break the contract. They are no events to act on."""
+_LETTERS: Final = "letters"
+"""All messages in the dead-letter queues of a consumer, and in those of the bus."""
 _UNLOGGED: Final = "unlogged"
 """Effects whose delivery has not logged that it committed them."""
 _OTHERS: Final = "other_deliveries"
@@ -46,9 +45,8 @@ _UNPAID: Final = "it was driven, and its payment ended without money"
 _SAYS: Final[Mapping[str, str]] = {
     **{each.row: each.says for each in DELIVERIES},
     "effects": "events whose effect is in the consumer's table",
-    "lettered": "events without an effect whose letter a redrive may mend; the queue may also have "
-    "letters of events that break the contract",
-    _BREAKING: "nobody is to act on them: whoever sends them has to mend them",
+    "lettered": "events without an effect whose letter a redrive may mend",
+    _LETTERS: "also those of events that break the contract, and further ones of an event",
     "distinct": "published events without copies that the consumer acts on",
     "deliveries": "all that were logged; a crash logs nothing",
     _UNLOGGED: "committed by an attempt that crashed before it logged so; a later delivery was "
@@ -91,12 +89,13 @@ def _redrivable(desk: Seen, waiting: int) -> int | None:
     return None
 
 
-def paths_of(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
+def paths_of(consumers: Sequence[AuditedConsumer]) -> dict[tuple[str, str], str]:
     """Return the list of the letters behind a number of the ledger, by consumer and row."""
     found = dict[tuple[str, str], str]()
     for each in consumers:
         found[each.name, "lettered"] = f"/letters?at={each.name}&contract={KEPT}"
-        found[each.name, _BREAKING] = f"/letters?at={each.name}&contract={BREAKS}"
+    for name in (BUS, *(each.name for each in consumers)):
+        found[name, _LETTERS] = f"/letters?at={name}"
     return found
 
 
@@ -124,15 +123,19 @@ class Block(NamedTuple):
     rows: list[tuple[str, str, dict[str, int]]]
     """Name, label, and the number of each consumer."""
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The consumers, and the bus if it has letters."""
+        return [*dict.fromkeys(name for _, _, numbers in self.rows for name in numbers)]
+
 
 def blocks_of(report: Report) -> tuple[Block, Block]:
     """Return what became of the events of each consumer, and its deliveries."""
     delivered = [(each.row, each.label) for each in DELIVERIES]
     delivered += [(_OTHERS, "with another outcome"), ("deliveries", "deliveries")]
     became = _block("What became of its events", _BECAME, report, _number)
-    breaking = {name: _letters_that_break(report, name) for name in report.ledger.consumers}
-    if any(breaking.values()):
-        became.rows.append((_BREAKING, "letters that break the contract, beside these", breaking))
+    if report.ledger.waiting:
+        became.rows.append((_LETTERS, "all dead letters in its queues", _letters_of(report)))
     deliveries = _block("Its deliveries", delivered, report, _number_of_deliveries)
     unlogged = {name: _unlogged(each) for name, each in report.ledger.consumers.items()}
     if any(unlogged.values()):
@@ -147,13 +150,14 @@ def _unlogged(account: Account) -> int:
     return max(0, account.effects - logged)
 
 
-def _letters_that_break(report: Report, consumer: str) -> int:
-    """Return how many letters of events that break the contract a consumer's queues have."""
-    total = 0
+def _letters_of(report: Report) -> dict[str, int]:
+    """Return how many letters the queues of each consumer have, and those of none if they do."""
+    found = dict.fromkeys(report.ledger.consumers, 0)
     for queue, reasons in report.ledger.dead_lettered.items():
-        if queue in READERS and READERS[queue].name == consumer:
-            total += reasons.get(CONTRACT, 0)
-    return total
+        reader = READERS.get(queue)
+        name = reader.name if reader is not None and reader.name in found else BUS
+        found[name] = found.get(name, 0) + sum(reasons.values())
+    return found
 
 
 def _block(

@@ -3,13 +3,11 @@
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
-from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.operators.choosing import normalised
 from carride_idempotency.operators.site import Verdict
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record
@@ -17,7 +15,7 @@ from ops import verdicts
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import DeadLetter, copies_in, counts_of, queues_of, received_from, url_of
 from ops.desk.advice import is_released
-from ops.desk.facts import BUS, KEPT
+from ops.desk.facts import BUS
 from ops.prediction import Predictor
 from ops.stack import StackRef
 
@@ -29,10 +27,6 @@ _KEPT_S: Final = 30.0
 """How long a reading is shown before a page reads again."""
 _AT_ONCE: Final = 10
 _READERS: Final = 8
-_MOST_VARIANTS: Final = 3
-"""So many forms of a word are named where the errors of a group differ."""
-BREAKS: Final = "breaks"
-"""Of the contract: only events that break it."""
 
 
 class Found(NamedTuple):
@@ -157,7 +151,7 @@ class Group(NamedTuple):
     title: str
     where: str
     error: str
-    """True of all letters: a word that differs is named with its numbers of letters, or is `…`."""
+    """True of all letters: a word that differs is `…`."""
     goes: bool
     """Whether a redrive sends the oldest of them, which is the first that it sends."""
     letters: tuple[Found, ...]
@@ -177,7 +171,7 @@ class Group(NamedTuple):
 
 
 _TITLES: Final[Mapping[str, str]] = {
-    "QUARANTINED": "Quarantined",
+    "QUARANTINED": "Given up",
     "CONTRACT": "Breaks the contract",
     "PAYLOAD_MISMATCH": "Same id, other payload",
     "BEYOND_WINDOW": "Older than the window",
@@ -236,17 +230,7 @@ def _shared(errors: Sequence[str]) -> str:
     split = [each.split() for each in errors]
     if len({len(words) for words in split}) > 1:
         return normalised(errors[0])
-    return " ".join(map(_of_all, zip(*split, strict=True)))
-
-
-def _of_all(words: Sequence[str]) -> str:
-    """Return a word if it is always the same, a few words with their numbers, or `…`."""
-    counts = Counter(words)
-    if len(counts) == 1:
-        return words[0]
-    if len(counts) > _MOST_VARIANTS:
-        return "…"
-    return ", ".join(f"{word} ({count:,})" for word, count in sorted(counts.items()))
+    return " ".join(each[0] if len(set(each)) == 1 else "…" for each in zip(*split, strict=True))
 
 
 def _newest(group: Group) -> float:
@@ -259,15 +243,8 @@ def at_consumer(found: Iterable[Found], name: str) -> list[Found]:
     return [each for each in found if each.letter.consumer == wanted]
 
 
-def with_contract(found: Iterable[Found], contract: str) -> list[Found]:
-    """Return the letters of events that break the contract, or of those that a redrive may mend.
-
-    `BREAKS` asks for the first; `KEPT` for the second, which are events without an effect.
-    """
-    if contract == BREAKS:
-        return [each for each in found if each.letter.reason == CONTRACT]
-    if contract != KEPT:
-        return [*found]
+def without_effect(found: Iterable[Found]) -> list[Found]:
+    """Return the letters of events that keep the contract, and have no effect."""
     kept = [each for each in found if each.letter.fact is not None]
     return [each for each in kept if each.record is None or each.record.status != COMPLETED]
 

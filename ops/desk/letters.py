@@ -19,7 +19,7 @@ from ops.dead_letters import (
 )
 from ops.desk.advice import MEND_FIRST, has_failed_again
 from ops.desk.deliveries import began_ms
-from ops.desk.facts import BUS, Fact, Run
+from ops.desk.facts import BUS, KEPT, Fact, Run
 from ops.desk.letterbox import (
     Found,
     Group,
@@ -27,7 +27,7 @@ from ops.desk.letterbox import (
     at_consumer,
     chosen_in,
     groups_in,
-    with_contract,
+    without_effect,
 )
 from ops.desk.pictures import look
 from ops.desk.registry import Seen, page
@@ -37,8 +37,9 @@ from ops.payloads import readable
 from ops.policies import MOST_ATTEMPTS
 from ops.text import span, visible
 
+_FEW: Final = 5
+"""Letters of a group that are listed: the others are folded."""
 _MOST_OF_GROUP: Final = 100
-"""Letters of a group that are listed."""
 
 
 @page("/letters", "letters.html", still=True)
@@ -48,32 +49,45 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     chosen = chosen_in(reading.found, asked)
     is_asked_for = "letter" in asked or "event" in asked
     at = "" if is_asked_for else asked.get("at", "")
-    contract = "" if is_asked_for else asked.get("contract", "")
-    of_consumer = at_consumer(reading.found, at) if at else reading.found
-    groups = groups_in(with_contract(of_consumer, contract))
-    shown = chosen
-    if shown is None and groups and not is_asked_for:
-        wanted = [each for each in groups if each.id == asked.get("group")]
-        shown = [*wanted, *groups][0].newest
+    contract = not is_asked_for and asked.get("contract") == KEPT
+    listed = at_consumer(reading.found, at) if at else reading.found
+    groups = groups_in(without_effect(listed) if contract else listed)
+    opened = next((each for each in groups if each.id == asked.get("group")), None)
+    if opened is None and groups:
+        opened = groups[0]
     total = sum(reading.counts.values())
-    listed = sum(len(group.letters) for group in groups)
-    events = {each.event_id for group in groups for each in group.letters}
+    letters = sum(len(group.letters) for group in groups)
     return {
-        "title": _title(shown, total, is_chosen=chosen is not None),
+        "title": _title(chosen, total),
         "reading": reading,
         "total": total,
         "at": at,
         "contract": contract,
-        "listed": listed,
-        "events": len(events),
-        "why_none": None if listed else _why_none(at, total),
+        "listed": letters,
+        "events": len({each.event_id for group in groups for each in group.letters}),
+        "why_none": None if letters else _why_none(at, total),
         "sections": _sections(groups),
-        "chosen": shown,
+        "chosen": chosen,
         "is_asked_for": is_asked_for,
-        "answers": 404 if is_asked_for and shown is None else 200,
-        "group": _group_of(shown, groups),
+        "answers": 404 if is_asked_for and chosen is None else 200,
+        "few": _FEW,
         "most": _MOST_OF_GROUP,
-        **(_detail(desk, shown, reading, is_asked_for=is_asked_for) if shown else {}),
+        "mend_first": MEND_FIRST,
+        **(_of_group(opened) if opened and not is_asked_for else {}),
+        **(_of_letter(desk, chosen, reading) if chosen else {}),
+    }
+
+
+def _of_group(group: Group) -> dict[str, Any]:
+    """Return what is said of all letters of a group."""
+    letter = group.oldest.letter
+    releases = any(each.verdict.releases for each in group.letters)
+    again = [has_failed_again(each.letter.redriven, each.record) for each in group.letters]
+    return {
+        "group": group,
+        "failed_again": any(again),
+        "advice": _ADVICE.get(letter.reason, _RUNBOOK),
+        "redrive": redrive_command(letter.queue, "group", letter.group, releases=releases),
     }
 
 
@@ -105,9 +119,10 @@ _COMES: Final = (
 """When an event becomes a dead letter."""
 
 
-def _title(shown: Found | None, total: int, *, is_chosen: bool) -> str:
-    if is_chosen and shown is not None:
-        return f"{shown.letter.type or 'Letter'} of {shown.letter.ride or 'no ride'} · Dead letters"
+def _title(chosen: Found | None, total: int) -> str:
+    if chosen is not None:
+        ride = chosen.letter.ride or "no ride"
+        return f"{chosen.letter.type or 'Letter'} of {ride} · Dead letters"
     return f"({total:,}) Dead letters" if total else "Dead letters"
 
 
@@ -136,12 +151,8 @@ def _sections(groups: list[Group]) -> list[Section]:
     return [each for each in found if each.groups]
 
 
-def _group_of(shown: Found | None, groups: list[Group]) -> Group | None:
-    return next((each for each in groups if shown is not None and shown in each.letters), None)
-
-
-def _detail(desk: Seen, found: Found, reading: Reading, *, is_asked_for: bool) -> dict[str, Any]:
-    """Return what is said of a letter; its command is the group's unless it is asked for."""
+def _of_letter(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
+    """Return what is said of a letter."""
     letter = found.letter
     redriven = redriven_at(desk.feed.stack, [letter.key]) if letter.key else {}
     with desk.feed.lock:
@@ -161,8 +172,8 @@ def _detail(desk: Seen, found: Found, reading: Reading, *, is_asked_for: bool) -
         if letter.key and each.letter.key == letter.key and each.letter.id != letter.id
     ]
     releases = found.verdict.releases
-    option = "letter" if is_asked_for else "group"
-    value = letter.id if is_asked_for else letter.group
+    option = "key" if letter.key else "letter"
+    value = letter.key or letter.id
     return {
         "letter": letter,
         "reason": found.title,
@@ -171,7 +182,6 @@ def _detail(desk: Seen, found: Found, reading: Reading, *, is_asked_for: bool) -
         "past": past[-_MOST_PAST:],
         "same": same[:_MOST_SAME],
         "failed_again": has_failed_again(letter.redriven, found.record),
-        "mend_first": MEND_FIRST,
         "advice": _ADVICE.get(letter.reason, _RUNBOOK),
         "runbook": _runbook_of(letter.queue),
         "gone_ms": sent_ms + _KEPT_MS,

@@ -99,8 +99,8 @@ def standing(known: Known) -> Standing:
     letters = report.ledger.waiting if known.letters is None else known.letters
     if kind == "new" and letters:
         kind = "take"
-        icon = "warn"
-        verdict = f"{verdict}, {counted(letters, 'letter')}"
+        icon = "mail"
+        verdict = f"{counted(letters, 'letter')}, 0 lost"
     if known.is_awaited:
         since = "auditing…"
         since_ms = None

@@ -18,6 +18,7 @@ _MONEY: Final[Mapping[str, tuple[str, str, str]]] = {
     "cancelled": ("nothing charged", "dup", "same"),
     "undo due": ("has to be given back", "take", "warn"),
     "completed": ("due, no car heard of", "wait", "clock"),
+    "unknown": ("perhaps reserved", "take", "warn"),
 }
 """Payment's state in a word, with its look."""
 

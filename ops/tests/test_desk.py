@@ -385,7 +385,7 @@ def test_flow_lists_the_rides_that_are_open_or_given_up() -> None:
     stuck = completed("order_29")
     publish(index, stuck, now_ms - 5_000)
     index.add_letters([DeadLettered("PaymentDlq", "", "payment", None, stuck.idempotencyid)])
-    table = get(desk, "/").text.partition("Not finished now")[2]
+    table = get(desk, "/").text.partition("Rides with dead letters")[2]
     rides = re.findall(r'href="/ride/(\w+)"', table)
     assert rides[:2] == ["order_29", "order_00"]
     assert len(rides) == 20
@@ -421,6 +421,23 @@ def test_flow_says_what_fails_and_what_does_not() -> None:
     assert f"{' and '.join(spared)} are not affected." in text
     assert "<title>payment fails · Flow · CarRide desk</title>" in text
     assert 'class="s-band"' in text
+
+
+@mock_aws
+def test_flow_does_not_say_that_all_is_well_before_a_consumer_that_gave_up_works_again() -> None:
+    """However long ago that was: only an effect ends it."""
+    desk = desk_of(empty_stack())
+    at_ms = time.time() * 1000 - 20 * 60_000
+    events = [completed(f"order_{number}") for number in range(4)]
+    for outcome in (observation.FAILED, observation.DEAD_LETTERED):
+        for event in events:
+            publish(desk.feed.index, event, at_ms - 1)
+            deliver(desk.feed.index, event, "payment", at_ms, outcome)
+    head = get(desk, "/").text.partition("<h1>Flow</h1>")[2].partition("</p>")[0]
+    assert "nothing has taken effect at payment since" in head
+    assert "no consumer fails" not in head
+    deliver(desk.feed.index, completed("order_9"), "payment", at_ms + 9_000)
+    assert "no consumer fails" in get(desk, "/").text
 
 
 @mock_aws

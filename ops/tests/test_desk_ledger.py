@@ -77,6 +77,7 @@ def test_the_rows_of_the_ledger_add_up(fates: list[str]) -> None:
     """Each event is in one row, and the last row is their sum; a second effect is taken off."""
     first, _ = blocks_of(judge(world(fates)))
     shown = {name: numbers[HISTORY.name] for name, _, numbers in first.rows}
+    shown.pop("letters", None)
     counts = Counter(fates)
     expected = {name: counts[name] for name in FATES if counts[name]}
     expected["effects"] = counts["effects"] + 2 * counts["doubled"]
@@ -85,13 +86,20 @@ def test_the_rows_of_the_ledger_add_up(fates: list[str]) -> None:
     assert "others" not in shown
 
 
-def test_letters_that_break_the_contract_stand_beside_the_sum() -> None:
-    """They are in the consumer's queue, and no events to act on."""
-    evidence = world(["effects"])
-    letters = [DeadLettered("RideHistoryDlq", CONTRACT, HISTORY.name, "e", None)] * 2
-    first, _ = blocks_of(judge(evidence._replace(dead_letters=letters)))
-    shown = {name: numbers[HISTORY.name] for name, _, numbers in first.rows}
-    assert shown == {"effects": 1, "distinct": 1, "breaking": 2}
+QUEUES: Final = ("RideHistoryDlq", "RideHistoryRuleDlq", "ProducerDlq", "PaymentDlq", "other")
+
+
+@given(st.lists(st.tuples(st.sampled_from(QUEUES), st.sampled_from([CONTRACT, "Timeout"]))))
+def test_the_row_of_letters_adds_up_to_the_number_of_the_sentence(
+    letters: list[tuple[str, str]],
+) -> None:
+    """Whatever waits in whichever queue, also in one that no consumer of the audit reads."""
+    found = [DeadLettered(queue, reason, None, "e", None) for queue, reason in letters]
+    report = judge(world(["effects"])._replace(dead_letters=found))
+    first, _ = blocks_of(report)
+    rows = {name: numbers for name, _, numbers in first.rows}
+    assert sum(rows.get("letters", {}).values()) == report.ledger.waiting == len(letters)
+    assert set(rows.get("letters", {})) <= set(first.names)
 
 
 @given(

@@ -41,8 +41,8 @@ def bar(report: Report | None = SOUND, **changes: Any) -> Standing:
     ("report", "changes", "kind", "verdict"),
     [
         (SOUND, {"letters": 0}, "new", "Balanced"),
-        (SOUND, {}, "take", "Balanced, 7 letters"),
-        (SOUND, {"letters": 1}, "take", "Balanced, 1 letter"),
+        (SOUND, {}, "take", "7 letters, 0 lost"),
+        (SOUND, {"letters": 1}, "take", "1 letter, 0 lost"),
         (SOUND, {"failing": [FAILING]}, "take", "Balanced, payment fails now"),
         (BROKEN, {}, "fail", "1 ride broken"),
         (BROKEN, {"failing": [FAILING]}, "fail", "1 ride broken, payment fails now"),
@@ -135,10 +135,30 @@ def test_a_consumer_fails_if_nothing_takes_effect_between_failures(
 def test_an_outage_is_kept_with_its_end() -> None:
     """Its band stays in the picture until the picture has moved on."""
     found = outages((FAILED, "a"), (FAILED, "b"), (FAILED, "b"), (observation.NEW, "c"))
-    (past,) = found.of("payment", NOW_MS, NOW_MS + 9_000)
+    (past,) = found.of("payment", NOW_MS)
     assert (past.since_ms, past.until_ms) == (NOW_MS, NOW_MS + 3_000)
-    assert found.of("payment", NOW_MS + 4_000, NOW_MS + 9_000) == []
-    assert found.of("dispatch", NOW_MS, NOW_MS + 9_000) == []
+    assert found.of("payment", NOW_MS + 4_000) == []
+    assert found.of("dispatch", NOW_MS) == []
+
+
+GIVEN_UP: Final = (*((FAILED, each) for each in "abc"), *((LETTERED, each) for each in "abc"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "until_ms"),
+    [
+        ([], [], [None]),
+        ([], [(observation.NEW, "d")], [NOW_MS + 6_000]),
+        ([(FAILED, "a"), (FAILED, "b"), (FAILED, "c"), (observation.NEW, "d")], [], []),
+    ],
+)
+def test_a_consumer_that_gave_up_is_not_said_to_work_before_it_does(
+    before: list[tuple[str, str]], after: list[tuple[str, str]], until_ms: list[int | None]
+) -> None:
+    """An outage ends with an effect; events that failed beside effects before are none."""
+    found = outages(*before, *GIVEN_UP, *after)
+    since_ms = NOW_MS + 1_000 * len(before)
+    assert [each.until_ms for each in found.of("payment", since_ms)] == until_ms
 
 
 def test_an_outage_of_which_nothing_more_is_heard_is_not_on_for_ever() -> None:

@@ -32,7 +32,7 @@ PICTURE: Final = ROOT / "docs" / "images" / "desk-event.png"
 PATIENCE_MS: Final = 60_000
 """A stalled run is taken over after seconds; other steps take less."""
 CONSUMER: Final = "payment"
-BALANCED: Final = re.compile(r"^\s*Balanced, \d+ letters\s*$")
+BALANCED: Final = re.compile(r"^\s*\d+ letters, 0 lost\s*$")
 """The poison's letters wait."""
 
 type Scheme = Literal["light", "dark"]
@@ -370,10 +370,14 @@ def test_letters_that_would_come_back_are_not_sent(site: Site, page: Page) -> No
     shown(page.get_by_role("heading", name="CarRide"))
 
 
-def test_a_redrive_is_offered_as_a_command_that_only_shows_it(site: Site, page: Page) -> None:
-    """It is copied from the page of a letter, and nothing is done without --yes."""
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_redrive_is_offered_as_a_command_that_only_shows_it(
+    site: Site, page: Page, width: int
+) -> None:
+    """It is copied from the list of letters, and nothing is done without --yes."""
+    page.set_viewport_size({"width": width, "height": 844})
     page.goto("/letters")
-    command = page.locator(".detail .command code").first
+    command = page.locator(".groups .command code").first
     shown(command)
     words = command.inner_text()
     assert words.startswith("./carride redrive ")
