@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import inspect
 import threading
 from collections import defaultdict
@@ -30,7 +31,7 @@ from carride_idempotency import (
 )
 from carride_idempotency.aio import calls as async_calls
 from carride_idempotency.aio import steps as async_steps
-from carride_idempotency.aio.calls import AsyncBlock
+from carride_idempotency.aio.calls import AsyncBlock, LoopRun
 from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.record import Record
 from carride_idempotency.testing import START_MS, ManualClock
@@ -504,6 +505,13 @@ def some_beats(desk: Desk, key: str) -> Body:
     return lambda _: until(lambda: desk.steps_of[key].count("update_if_owner IN_PROGRESS") > 3)
 
 
+def runs_of(loop: asyncio.AbstractEventLoop) -> list[LoopRun]:
+    """Return the runs that something in an event loop still refers to."""
+    gc.collect()
+    runs = [each for each in gc.get_objects() if isinstance(each, LoopRun)]
+    return [run for run in runs if run._loop is loop]  # noqa: SLF001 - told apart from other tests'
+
+
 @pytest.mark.usefixtures("soon")
 def test_work_that_may_outlast_its_lease_is_renewed() -> None:
     """A beat that raises is followed by the next; none follows the commit."""
@@ -545,7 +553,7 @@ def test_a_claim_that_is_lost_is_not_renewed() -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_no_heartbeat_follows_the_commit() -> None:
-    """One that is on its way has ended before the commit is sent."""
+    """One that is on its way has ended before the commit is sent, and no timer keeps the run."""
     desk = Desk()
     release = threading.Event()
     ended: list[str] = []
@@ -564,6 +572,7 @@ def test_no_heartbeat_follows_the_commit() -> None:
     async def service() -> None:
         await desk.book(body=work)
         await desk.book("k2", some_beats(desk, "k2"))
+        await until(lambda: not runs_of(asyncio.get_running_loop()))
 
     asyncio.run(service())
     assert ended[1:3] == ["update_if_owner IN_PROGRESS", "update_if_owner COMPLETED"]
