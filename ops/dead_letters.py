@@ -94,8 +94,8 @@ class Failure(Struct):
     """How many of its letters can be redriven, if their keys may be released."""
     releases: bool = False
     """Whether a redrive of some of them releases a key."""
-    stays: str = ""
-    """Why one of the others cannot be redriven; empty if all can."""
+    stays: Verdict | None = None
+    """Why one of the others cannot be redriven; None if all can."""
     command: str = ""
     """Shows what a redrive of the group would do; empty if none of its letters can be redriven."""
 
@@ -177,7 +177,7 @@ def _add(groups: dict[str, Failure], letter: DeadLetter, verdict: Verdict) -> No
     if verdict.goes:
         group.goes += 1
     else:
-        group.stays = group.stays or verdict.why
+        group.stays = group.stays or verdict
     group.releases = group.releases or verdict.releases
     group.oldest = min(group.oldest, letter.sent)
     group.redriven = max(group.redriven, letter.redriven)

@@ -38,7 +38,7 @@ from ops.dead_letters import (
 from ops.records import StackRecords
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, RATE, Moment, Plan, Session, Span, acts
-from ops.verdicts import as_sent, is_uncertain, predictor_of, verdict_by_code
+from ops.verdicts import as_sent, predictor_of, verdict_by_code
 
 _WAIT: Final = timedelta(seconds=WAIT_S)
 _COUNTED_FOR: Final = timedelta(days=30)
@@ -102,10 +102,6 @@ class StackSite(Site[DeadLetter]):
     ) -> Verdict:
         """Return what the consumer's own code would do with a letter, or the bus."""
         return verdict_by_code(found.letter, found.record, self._predictor, release=releases)
-
-    def may_fail(self, verdict: Verdict) -> bool:
-        """Return whether a letter may fail again; otherwise it is not worth a trial."""
-        return is_uncertain(verdict)
 
     def send(self, letter: DeadLetter) -> TargetAnswer:
         """Send a letter. A consumer's answer is not known yet; the bus has none."""

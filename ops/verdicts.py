@@ -11,7 +11,7 @@ from carride.decoding import FieldError
 from carride_idempotency import observation
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, CONTRACT, PAYLOAD_MISMATCH
-from carride_idempotency.operators.site import Verdict
+from carride_idempotency.operators.site import Verdict, Why
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import Record
 from carride_idempotency.recovery import has_crashed, released
@@ -21,23 +21,16 @@ from ops.dead_letters import PRODUCER_DLQ, READERS, DeadLetter
 from ops.prediction import Predictor
 from ops.stack import StackRef
 
-_PROCESSES: Final = "the consumer processes it"
-_RELEASED: Final = f"its key is released, and {_PROCESSES}"
-_PUBLISHED: Final = "the bus publishes it to every consumer"
 _GOES: Final = {
-    **dict.fromkeys(observation.COMMITTED, _PROCESSES),
-    observation.DUPLICATE: "the consumer recognises it: it has taken effect",
-    observation.EXPIRED: "the consumer drops it: its expirytime has passed",
+    **dict.fromkeys(observation.COMMITTED, Why.RUNS),
+    observation.DUPLICATE: Why.RECOGNISED,
+    observation.EXPIRED: Why.EXPIRES,
 }
 _STAYS: Final = {
-    CONTRACT: "it breaks the contract and would come back",
-    PAYLOAD_MISMATCH: "another event has its idempotency id: it would come back",
-    BEYOND_WINDOW: "it is older than records are kept and would come back",
+    CONTRACT: Why.BREAKS_CONTRACT,
+    PAYLOAD_MISMATCH: Why.OTHER_PAYLOAD,
+    BEYOND_WINDOW: Why.TOO_OLD,
 }
-_NO_TARGET: Final = "redrive knows no target of its queue: the queue's runbook says what to do"
-_HELD_BY_ANOTHER: Final = (
-    "an attempt may be running: wait until its lease has been over for a minute"
-)
 _CLOCKS_DIFFER_MS: Final = 60_000
 
 
@@ -50,7 +43,7 @@ def verdict_by_code(
     """
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
-        return Verdict(False, "the event is not in it")
+        return Verdict(Why.UNUSABLE, about="the event is not in it")
     if predictor is None:
         return _verdict_of_bus(event)
     return _verdict_of_consumer(as_sent(event), record, predictor, release=release)
@@ -61,13 +54,8 @@ def verdict_if_released(
 ) -> Verdict:
     """Return what a redrive would do that may release the letter's key."""
     if letter.queue not in READERS and letter.queue != PRODUCER_DLQ:
-        return Verdict(False, _NO_TARGET)
+        return Verdict(Why.NO_TARGET)
     return verdict_by_code(letter, record, predictor, release=True)
-
-
-def is_uncertain(verdict: Verdict) -> bool:
-    """Return whether a letter that goes may fail again."""
-    return verdict.goes and verdict.why in (_PROCESSES, _RELEASED, _PUBLISHED)
 
 
 def as_sent(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,10 +71,10 @@ def _verdict_of_bus(event: Mapping[str, Any]) -> Verdict:
     try:
         entry = entry_in(event)
     except FieldError as error:
-        return Verdict(False, f"its {error.field} cannot be read")
+        return Verdict(Why.UNUSABLE, about=f"its {error.field} cannot be read")
     if entry.size >= TOO_LARGE or json_object(entry.detail) is None:
-        return Verdict(False, "the bus would refuse it")
-    return Verdict(True, _PUBLISHED)
+        return Verdict(Why.REFUSED)
+    return Verdict(Why.PUBLISHED)
 
 
 def _verdict_of_consumer(
@@ -102,11 +90,11 @@ def _verdict_of_consumer(
         predictor.start(record)
     seen = predictor.observe(event)
     if seen.outcome in _GOES:
-        return Verdict(True, _GOES[seen.outcome])
+        return Verdict(_GOES[seen.outcome])
     may_be_released = record is not None and seen.outcome != observation.BUSY
     if record is not None and may_be_released and _would_go(event, record, predictor):
         return _verdict_on_release(record, release=release)
-    return Verdict(False, _STAYS.get(seen.reason or "", _HELD_BY_ANOTHER))
+    return Verdict(_STAYS.get(seen.reason or "", Why.HELD))
 
 
 def _would_go(event: Mapping[str, Any], record: Record, predictor: Predictor) -> bool:
@@ -117,11 +105,10 @@ def _would_go(event: Mapping[str, Any], record: Record, predictor: Predictor) ->
 
 def _verdict_on_release(record: Record, *, release: bool) -> Verdict:
     if release:
-        return Verdict(True, _RELEASED, releases=True)
-    problem = "key is quarantined"
+        return Verdict(Why.RUNS, releases=True)
     if has_crashed(record, epoch_ms()):
-        problem = "attempts are used up"
-    return Verdict(False, f"its {problem}: add --release when the cause is fixed")
+        return Verdict(Why.USED_UP)
+    return Verdict(Why.QUARANTINED)
 
 
 def predictor_of(stack: StackRef, queue: str) -> Predictor | None:

@@ -131,8 +131,9 @@ def _next_step(failure: Failure) -> Iterator[RenderableType]:
         if stay:
             which = f"{failure.goes:,} of them can be redriven"
         yield Text.assemble(f"  {which}: ", (failure.command, "green"))
-    if failure.stays:
-        yield _Paragraph(f"{f'{stay:,} stay' if failure.goes else 'stays'}: {failure.stays}", "  ")
+    if failure.stays is not None:
+        which = f"{stay:,} stay" if failure.goes else "stays"
+        yield _Paragraph(f"{which}: {failure.stays.says}", "  ")
 
 
 def _title(failure: Failure) -> Text:
@@ -222,7 +223,7 @@ def _planned_group(letters: list[PlannedLetter[DeadLetter]]) -> Iterator[Rendera
         yield _Paragraph(first.error, indent="  ")
     if len(letters) == 1:
         yield f"  {_in_a_line(first)}"
-    outcomes = Counter((each.verdict.goes, each.verdict.why) for each in letters)
+    outcomes = Counter((each.verdict.goes, each.verdict.says) for each in letters)
     for (goes, why), number in outcomes.items():
         yield _Paragraph(f"{number:,} {_verb(number, goes=goes)}: {why}", indent="  ")
     by_consumer = grouped((consumer_of(key), key) for key in released_keys(letters))

@@ -170,7 +170,7 @@ def test_what_a_redrive_may_help_comes_first(ref: StackRef) -> None:
     assert text.index("Can be redriven 1") < text.index("Would come back 2")
     assert "3 in 2 queues" in text
     assert NO_ANSWER in text, "with its ids and numbers"
-    assert "its key is released, and the consumer processes it" in text
+    assert "its key is released, and its consumer processes it" in text
     assert offered(text) == ["payment"]
     assert "--release" in text
     assert (visible(ref, "PaymentDlq"), visible(ref, "RideHistoryDlq")) == (1, 2)

@@ -18,7 +18,7 @@ import ops.cli.rendering  # noqa: F401 - how letters look
 from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.redriving import HELD_BACK, Redriven, RedrivePlan
-from carride_idempotency.operators.site import Trial
+from carride_idempotency.operators.site import Trial, Why
 from carride_idempotency.record import (
     COMPLETED,
     FAILED,
@@ -29,7 +29,7 @@ from carride_idempotency.record import (
     UnknownStatus,
 )
 from carride_idempotency.record_items import item_of
-from ops import dead_letters, letters, records, redrive, verdicts
+from ops import dead_letters, letters, records, redrive
 from ops.audit.queues import peek
 from ops.audit.reading import marks_of
 from ops.cli.show import console, plain, show
@@ -160,7 +160,7 @@ def redriven(ref: StackRef, queue: str = DLQ, *, release: bool = False, **option
     """Redrive a queue, and check that what the plan says stays does stay."""
     plan = plan_of(ref, queue, release=release)
     done = carried_out(ref, plan, **options)
-    assert {each.verdict.why for each in plan.letters if not each.verdict.goes} <= set(done.stayed)
+    assert {each.verdict.says for each in plan.letters if not each.verdict.goes} <= set(done.stayed)
     return done
 
 
@@ -245,17 +245,17 @@ EXPIRED: Final = {"expirytime": "2026-11-21T08:31:00Z"}
 @pytest.mark.parametrize(
     ("status", "lease_s", "print_", "detail", "verdict"),
     [
-        (None, None, None, {}, "True the consumer processes it"),
-        (None, None, None, EXPIRED, "True the consumer drops it"),
+        (None, None, None, {}, "True its consumer processes it"),
+        (None, None, None, EXPIRED, "True its consumer drops it"),
         (None, None, None, {"data": {}}, "False it breaks the contract"),
-        (COMPLETED, None, None, {}, "True the consumer recognises it"),
-        (COMPLETED, None, "2:other", {}, "False another event has its idempotency id"),
-        (FAILED, None, None, {}, "True the consumer processes it"),
+        (COMPLETED, None, None, {}, "True its consumer recognises it"),
+        (COMPLETED, None, "2:other", {}, "False another event has its idempotency key"),
+        (FAILED, None, None, {}, "True its consumer processes it"),
         (QUARANTINED, None, None, {}, "False its key is quarantined: add --release"),
         (UnknownStatus("ODD"), None, None, {}, "False its key is quarantined: add --release"),
         (IN_PROGRESS, 600, None, {}, "False an attempt may be running"),
         (IN_PROGRESS, -30, None, {}, "False an attempt may be running"),
-        (IN_PROGRESS, -600, None, {}, "True the consumer processes it"),
+        (IN_PROGRESS, -600, None, {}, "True its consumer processes it"),
     ],
 )
 def test_a_plan_says_what_the_consumer_would_do(
@@ -279,8 +279,8 @@ def test_a_plan_says_what_the_consumer_would_do(
         put_record(ref, made)
     put(ref, DLQ, json.dumps(event | {"detail": event["detail"] | detail}))
     (planned,) = plan_of(ref, DLQ).letters
-    assert f"{planned.verdict.goes} {planned.verdict.why}".startswith(verdict)
-    assert verdicts.is_uncertain(planned.verdict) == ("processes" in verdict)
+    assert f"{planned.verdict.goes} {planned.verdict.says}".startswith(verdict)
+    assert planned.verdict.may_fail == ("processes" in verdict)
 
 
 def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> None:
@@ -299,7 +299,7 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
         "PaymentDlq",
         json.dumps({"requestContext": {"condition": "Exhausted"}, "requestPayload": crashed}),
     )
-    assert "attempts are used up" in plan_of(ref, "PaymentDlq").letters[0].verdict.why
+    assert plan_of(ref, "PaymentDlq").letters[0].verdict.why == Why.USED_UP
     for release in (False, True):
         assert redriven(ref, "PaymentDlq", release=release).sent == release
         (found,) = records.StackRecords(ref).at([made.key])

@@ -20,7 +20,6 @@ from msgspec import Struct
 import ops.cli.app  # noqa: F401 - the verbs, and how what they return looks
 from carride_idempotency.operators.explaining import Explained
 from carride_idempotency.operators.redriving import Tried
-from carride_idempotency.operators.site import Verdict
 from ops.cli.show import show
 from ops.doctor import Finding
 from ops.keys import Key, KeyList
@@ -34,7 +33,6 @@ SAID_BESIDE: Final = frozenset(
         # The library's rendering of a record, whose fields stand beside it.
         (Explained, "says"),
         (Key, "says"),
-        (Verdict, "why"),
         # The table of what this machine needs is written in words.
         (Finding, "why"),
         (KeyList, "says"),
@@ -85,8 +83,9 @@ def unfit(function: Callable[..., Any]) -> set[str]:
     found = {f"{kind} has no fields" for kind in returned if not is_typed(kind)}
     found |= {f"{kind} has no renderer" for kind in returned if shown.isdisjoint(kind.__mro__)}
     for kind in within(returned):
-        for name in SENTENCES.intersection(get_type_hints(kind)):
-            if (kind, name) not in SAID_BESIDE:
+        for name, field in get_type_hints(kind).items():
+            is_text = str in parts_of(field)
+            if name in SENTENCES and is_text and (kind, name) not in SAID_BESIDE:
                 found.add(f"{kind}.{name} is a sentence")
     return found
 

@@ -64,7 +64,7 @@ def redrive(world: "World") -> None:
         site = StackSite(stack_of(world), queue)
         plan = plan_of(site, release=True)
         for each in plan.letters:
-            world.cloud.counts[f"redrive: {each.verdict.why}"] += 1
+            world.cloud.counts[f"redrive: {each.verdict.says}"] += 1
         carried_out(site, plan, tries_one=False, report=_silent, sleep=_at_once)
 
 

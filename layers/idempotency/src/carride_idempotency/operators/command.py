@@ -345,7 +345,7 @@ def _lines_of_letters(plan: RedrivePlan[Letter]) -> list[str]:
         verb = "send" if each.verdict.goes else "keep"
         from_whom = letter.consumer or "another service"
         lines.append(f"{verb} {count} of group {letter.group}: {letter.reason} of {from_whom}")
-        lines += [f"  {text}" for text in (letter.error, each.verdict.why) if text]
+        lines += [f"  {text}" for text in (letter.error, each.verdict.says) if text]
     lines += [f"releases {key}" for key in released_keys(plan.letters)]
     if plan.others:
         lines.append(f"{plan.others} other letters were not chosen")

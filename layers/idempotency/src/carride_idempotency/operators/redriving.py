@@ -137,7 +137,7 @@ class RedrivePlan[L: AnyLetter](NamedTuple):
                 "id": each.letter.id,
                 "key": each.letter.key,
                 **each.letter.labels,
-                "verdict": each.verdict._asdict(),
+                "verdict": each.verdict.to_json(),
                 "record": each.revision,
                 "event": each.event,
             }
@@ -342,7 +342,7 @@ class Redrive[L: AnyLetter]:
         """The letters that were to go and have not, by their ids."""
         self._planned = len(self._unsent)
         self._sent = 0
-        self._stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
+        self._stayed = Counter(each.verdict.says for each in plan.letters if not each.verdict.goes)
         self._tried: dict[str, Tried] = {}
         """How the letters went that were tried, by their ids."""
         self._gone_keys = set[str]()
@@ -404,7 +404,7 @@ class Redrive[L: AnyLetter]:
         trials = _trials_of(planned.letter.group, self._tried.values())
         have_failed = all(trial is Trial.FAILED for trial in trials)
         is_new = planned.letter.key not in self._gone_keys
-        may_fail = self._site.may_fail(planned.verdict)
+        may_fail = planned.verdict.may_fail
         return have_failed and len(trials) < _MOST_TRIALS and is_new and may_fail
 
     def _send_first(self) -> None:
@@ -510,7 +510,7 @@ class Redrive[L: AnyLetter]:
         releases no key twice.
         """
         if not judged.verdict.goes:
-            return judged.verdict.why
+            return judged.verdict.says
         if planned.letter.key in self._gone_keys:
             return FAILED_AGAIN if judged.verdict.releases else None
         seen = (judged.verdict, judged.revision)

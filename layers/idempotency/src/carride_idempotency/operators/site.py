@@ -33,12 +33,75 @@ class TargetAnswer(NamedTuple):
     """Whether the letter is no longer needed in the queue."""
 
 
-class Verdict(NamedTuple):
-    """What a redrive does with a letter: whether it goes, and what its target does then."""
+class Why(StrEnum):
+    """What its target does with a letter that goes, or why a letter stays."""
 
-    goes: bool
-    why: str
+    RUNS = "runs"
+    RECOGNISED = "recognised"
+    EXPIRES = "expires"
+    PUBLISHED = "published"
+    BREAKS_CONTRACT = "breaks_contract"
+    OTHER_PAYLOAD = "other_payload"
+    TOO_OLD = "too_old"
+    UNUSABLE = "unusable"
+    HELD = "held"
+    UNKNOWN_CALL = "unknown_call"
+    QUARANTINED = "quarantined"
+    USED_UP = "used_up"
+    NO_TARGET = "no_target"
+    REFUSED = "refused"
+
+
+_MAY_FAIL: Final = frozenset({Why.RUNS, Why.PUBLISHED})
+_GOES: Final = _MAY_FAIL | {Why.RECOGNISED, Why.EXPIRES}
+_ONCE_FIXED: Final = "add --release when the cause is fixed"
+_SAYS: Final[Mapping[Why, str]] = {
+    Why.RUNS: "its consumer processes it",
+    Why.RECOGNISED: "its consumer recognises it: it has taken effect",
+    Why.EXPIRES: "its consumer drops it: its expirytime has passed",
+    Why.PUBLISHED: "the bus publishes it to every consumer",
+    Why.BREAKS_CONTRACT: "it breaks the contract and would come back",
+    Why.OTHER_PAYLOAD: "another event has its idempotency key: it would come back",
+    Why.TOO_OLD: "it is older than records are kept, and would come back",
+    Why.UNUSABLE: "{about}",
+    Why.HELD: "an attempt may be running: wait until its lease has been over for a minute",
+    Why.UNKNOWN_CALL: "nobody knows whether {about} was called: settle it first",
+    Why.QUARANTINED: f"its key is quarantined: {_ONCE_FIXED}",
+    Why.USED_UP: f"its attempts are used up: {_ONCE_FIXED}",
+    Why.NO_TARGET: "redrive knows no target of its queue: the queue's runbook says what to do",
+    Why.REFUSED: "the bus would refuse it",
+}
+"""The sentences for operators."""
+
+
+class Verdict(NamedTuple):
+    """What a redrive does with a letter."""
+
+    why: Why
     releases: bool = False
+    """Whether it releases the key first."""
+    about: str = ""
+    """The call of unknown outcome, or in what a letter is unusable."""
+
+    @property
+    def goes(self) -> bool:
+        """Whether it is sent."""
+        return self.why in _GOES
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it is sent, and may fail again: one that is only recognised shows nothing."""
+        return self.why in _MAY_FAIL
+
+    @property
+    def says(self) -> str:
+        """The verdict in a sentence, for operators."""
+        sentence = _SAYS[self.why].format(about=self.about)
+        return f"its key is released, and {sentence}" if self.releases else sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON-ready values."""
+        return {"goes": self.goes, **self._asdict()}
 
 
 class AnyLetter(Protocol):
@@ -153,10 +216,6 @@ class Site[L: AnyLetter](ABC):
     @abstractmethod
     def delete(self, found: Received[L]) -> None:
         """Delete a letter that the target has taken."""
-
-    @abstractmethod
-    def may_fail(self, verdict: Verdict) -> bool:
-        """Return whether a letter goes and is worth a trial: it is not certain how it goes."""
 
     def is_back(self, sent: L, letter: L) -> bool:
         """Return whether a letter that came later has the event of one that was sent."""

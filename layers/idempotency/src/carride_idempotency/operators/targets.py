@@ -25,18 +25,14 @@ from carride_idempotency.operators.site import (
     TargetAnswer,
     Trial,
     Verdict,
+    Why,
     received,
 )
 from carride_idempotency.protocol.decision import has_crashed, is_corrupt
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record, unknown_calls
 from carride_idempotency.stores import Store
 
-RUNS: Final = "its consumer processes it"
-_RELEASED: Final = f"its key is released, and {RUNS}"
-_WOULD_RETURN: Final = {
-    PAYLOAD_MISMATCH: "another event has its idempotency key: it would come back",
-    BEYOND_WINDOW: "it is older than records are kept, and would come back",
-}
+_WOULD_RETURN: Final = {PAYLOAD_MISMATCH: Why.OTHER_PAYLOAD, BEYOND_WINDOW: Why.TOO_OLD}
 _REFUSES_ONE: Final = frozenset(
     {
         "InvalidMessageContents",
@@ -107,10 +103,6 @@ class QueueSite(Site[Letter]):
     def verdict(self, found: Received[Letter], now_ms: int, *, releases: bool) -> Verdict:
         """Return what becomes of a letter whose key has this record."""
         return verdict_on(found.letter, found.record, now_ms, releases=releases)
-
-    def may_fail(self, verdict: Verdict) -> bool:
-        """Return whether a letter goes and runs: one that is only recognised shows nothing."""
-        return verdict.goes and verdict.why in (RUNS, _RELEASED)
 
     def send(self, letter: Letter) -> TargetAnswer:
         """Send the event of a letter to the target."""
@@ -236,30 +228,20 @@ def _refused(error: ClientError) -> TargetAnswer:
 
 def verdict_on(letter: Letter, record: Record | None, now_ms: int, *, releases: bool) -> Verdict:
     """Return what a redrive does with a letter whose key has this record."""
-    wrong = letter.unusable or _WOULD_RETURN.get(letter.reason)
-    if wrong is not None:
-        return _stays(wrong)
+    if letter.unusable is not None:
+        return Verdict(Why.UNUSABLE, about=letter.unusable)
+    if letter.reason in _WOULD_RETURN:
+        return Verdict(_WOULD_RETURN[letter.reason])
     if record is None:
-        return _goes(RUNS)
+        return Verdict(Why.RUNS)
     if is_held(record, now_ms):
-        return _stays("an attempt may be running: wait until its lease has been over for a minute")
+        return Verdict(Why.HELD)
     if record.status == QUARANTINED and unknown_calls(record):
-        call = unknown_calls(record)[0]
-        return _stays(f"nobody knows whether {call} was called: settle it first")
+        return Verdict(Why.UNKNOWN_CALL, about=unknown_calls(record)[0])
     if record.status == COMPLETED:
-        return _goes("its consumer recognises it: it has taken effect")
+        return Verdict(Why.RECOGNISED)
     if record.status == QUARANTINED or is_corrupt(record):
         if releases:
-            return _goes(_RELEASED, releases=True)
-        return _stays("its key is quarantined: add --release when the cause is fixed")
-    if releases and has_crashed(record, now_ms):
-        return _goes(_RELEASED, releases=True)
-    return _goes(RUNS)
-
-
-def _goes(why: str, *, releases: bool = False) -> Verdict:
-    return Verdict(goes=True, why=why, releases=releases)
-
-
-def _stays(why: str) -> Verdict:
-    return Verdict(goes=False, why=why)
+            return Verdict(Why.RUNS, releases=True)
+        return Verdict(Why.QUARANTINED)
+    return Verdict(Why.RUNS, releases=releases and has_crashed(record, now_ms))
