@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -156,7 +157,8 @@ def _given_up(counts: Mapping[str, int]) -> str:
     if len(counts) == 1:
         ((name, count),) = counts.items()
         return f"{name} gave up {counted(count, 'delivery')}"
-    names = joined([f"{count:,} by {name}" for name, count in counts.items()])
+    most_first = sorted(counts.items(), key=itemgetter(1), reverse=True)
+    names = joined([f"{count:,} by {name}" for name, count in most_first])
     return f"{counted(sum(counts.values()), 'delivery')} given up ({names})"
 
 

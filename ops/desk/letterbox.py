@@ -171,7 +171,7 @@ class Group(NamedTuple):
 
 
 _TITLES: Final[Mapping[str, str]] = {
-    "QUARANTINED": "Given up",
+    "QUARANTINED": "Failed at every attempt",
     "CONTRACT": "Breaks the contract",
     "PAYLOAD_MISMATCH": "Same id, other payload",
     "BEYOND_WINDOW": "Older than the window",

@@ -125,7 +125,7 @@ def test_a_released_key_is_quarantined_on_no_page(ref: StackRef, *, is_released:
         quarantine(ref, key, FAILED, attempt=0)
     desk = desk_of(ref)
     text = get(desk, f"/letters?event={FINISHED.idempotencyid}&at=payment").text
-    title = "Key released" if is_released else "Given up"
+    title = "Key released" if is_released else "Failed at every attempt"
     assert f"<b>{title}</b>" in get(desk, "/letters").text
     assert f"{title.lower()}</span>" in text
     assert ("uarantined" in text.partition("<h1>")[2].partition("<h2>History")[0]) == (
@@ -460,7 +460,7 @@ def test_no_page_shows_a_letter_that_was_redriven_as_waiting(
     answer = get(desk, path)
     assert answer.status == 404
     assert "No such letter" in answer.text
-    assert "2 in 1 queue" in answer.text
+    assert "2 in 1 queue" in get(desk, "/letters").text
     reading = desk.letters()
     assert desk.letters() is reading, "until the next command ends"
 
