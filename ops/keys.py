@@ -72,7 +72,8 @@ def keys(
     Args:
         key: CONSUMER#ID, or the id of an event.
         ride: Those of this ride's events.
-        status: IN_PROGRESS, COMPLETED, FAILED or QUARANTINED: reads the whole tables.
+        status: IN_PROGRESS, COMPLETED, FAILED or QUARANTINED: reads the whole tables. Records whose
+            window has ended are left out: their keys run as new.
         consumer: Those of this consumer, such as payment.
         cause: Those that fail for this cause: its six digits, or words of it.
         older: Those that were written longer ago.

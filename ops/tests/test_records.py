@@ -321,6 +321,50 @@ def test_quarantined_keys_are_those_that_wait_for_an_operator(ref: StackRef) -> 
     assert found == sorted([*waiting, "payment#lost", "payment#odd"])
 
 
+@pytest.mark.parametrize("damage", [{"status": {"S": "LOST"}}, {"createdAt": {"S": "soon"}}, {}])
+def test_a_damaged_record_waits_for_an_operator_after_its_window(
+    ref: StackRef, damage: dict[str, Any]
+) -> None:
+    """The index has it, also without a status, and it is released: its deliveries do not run."""
+    put(ref)
+    ended = NOW_MS // 1000 - 86_400
+    item = item_of(GIVEN_UP._replace(expiry=ended))
+    del item["status" if not damage else "error"]
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=item | damage)
+    (shown,) = keys.keys(ref).keys
+    assert "the record is corrupt" in shown.says
+    records.release(ref, KEY).do()
+    assert record_of(stored(ref)).status == FAILED
+
+
+@pytest.mark.parametrize(
+    ("consumer", "read"),
+    [
+        (None, {"Idempotency", "RideHistory"}),
+        ("payment", {"Idempotency"}),
+        ("ride-history", {"RideHistory"}),
+        ("ride-history/x", {"RideHistory"}),
+    ],
+)
+def test_only_the_table_of_a_consumer_is_read(
+    ref: StackRef, consumer: str | None, read: set[str]
+) -> None:
+    """The other one has none of its records, and may be large."""
+    put(ref)
+    dynamodb = ref.client("dynamodb")
+    asked = set[str]()
+
+    def note(params: dict[str, Any], **_: object) -> None:
+        asked.add(params["TableName"])
+
+    dynamodb.meta.events.register("provide-client-params.dynamodb.Scan", note)
+    try:
+        assert keys.keys(ref, status=COMPLETED, consumer=consumer).keys == ()
+    finally:
+        dynamodb.meta.events.unregister("provide-client-params.dynamodb.Scan", note)
+    assert asked == read
+
+
 def test_a_list_says_whether_there_may_be_more(ref: StackRef) -> None:
     """It ends at the limit."""
     put(ref, *(DONE._replace(key=f"payment#{number}") for number in range(5)))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -26,9 +27,29 @@ from carride_idempotency import (
     forget,
 )
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.operators.choosing import cause_of
+from carride_idempotency.operators.choosing import Choice, cause_of
 from carride_idempotency.operators.command import main, without_password
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Status
+from carride_idempotency.operators.explaining import explain
+from carride_idempotency.operators.records import Records
+from carride_idempotency.protocol.decision import (
+    ClaimRequest,
+    Corrupt,
+    Limits,
+    Write,
+    decide,
+    is_corrupt,
+)
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    QUARANTINED,
+    STATUSES,
+    Status,
+    damaged,
+)
+from carride_idempotency.record import status_of as status_read
+from carride_idempotency.record_items import item_of
 from carride_idempotency.recovery import stored_form
 from carride_idempotency.testing import FakeDynamoDB, Invocation, eventbridge_event
 from tests.stores.backends import MOTO, Backend, openers, over
@@ -306,7 +327,7 @@ def test_keys_are_changed_in_bulk_by_their_cause(run: Console, store: Store) -> 
 class Throttled:
     """A DynamoDB that answers some keys of a batch, and leaves the others out."""
 
-    longest_try_s = 0.0
+    longest_try_s = 25.0
 
     def __init__(self, answered: int) -> None:
         self.asked = list[int]()
@@ -326,7 +347,13 @@ class Throttled:
 
 
 @pytest.mark.parametrize(
-    ("answered", "asked"), [(100, [100, 30]), (40, [100, 60, 20, 30]), (0, [100] * 6)]
+    ("answered", "asked"),
+    [
+        (100, [100, 30]),
+        (40, [100, 60, 20, 30]),
+        (10, [*range(100, 0, -10), 30, 20, 10]),
+        (0, [100] * 6),
+    ],
 )
 def test_what_a_batch_leaves_out_is_asked_for_again(
     run: Console, answered: int, asked: list[int]
@@ -341,6 +368,63 @@ def test_what_a_batch_leaves_out_is_asked_for_again(
     assert transport.asked == asked
     assert run.status == (0 if answered else 2)
     assert ("110 more" in shown) is bool(answered)
+
+
+DELIVERY: Final = ClaimRequest(
+    key="billing#a",
+    owner="a delivery",
+    fingerprint=None,
+    delivery=None,
+    region=None,
+    deadline_ms=None,
+    renewed=False,
+    limits=Limits(
+        window_s=DAY_S,
+        max_attempts=3,
+        lease_ms=60_000,
+        margin_ms=0,
+        skew_ms=10_000,
+        same_delivery_takes_over=False,
+    ),
+)
+
+
+@pytest.mark.parametrize("left_ms", [-HOUR, HOUR])
+@pytest.mark.parametrize("damage", [{}, {"createdAt": "soon"}])
+@pytest.mark.parametrize("stored", [*STATUSES, "", "LOST", "completed"])
+def test_what_is_said_of_an_ended_window_is_what_a_delivery_does(
+    stored: str, damage: dict[str, str], left_ms: int
+) -> None:
+    """A command leaves out what a delivery forgets, and nothing else: a corrupt record stays."""
+    now_ms = epoch_ms()
+    known = record("billing#a", status_read(stored), 3 * HOUR)
+    known = known._replace(expiry=(now_ms + left_ms) // 1000)
+    if damage:
+        known = damaged(known, damage, [])
+    store = MemoryStore()
+    store.put_if_absent(known)
+    step = decide(known, DELIVERY, now_ms)
+    runs_as_new = isinstance(step, Write) and step.record.attempt == 1
+    listed = [*Records(store).chosen(Choice(), now_ms)]
+    assert (listed == []) is runs_as_new
+    says = explain(known, datetime.fromtimestamp(now_ms / 1000, UTC), {}).says
+    assert ("its window has ended" in says) is runs_as_new
+    assert (isinstance(step, Corrupt), "the record is corrupt" in says) == (is_corrupt(known),) * 2
+
+
+@pytest.mark.parametrize("attribute", [{"status": {"S": "LOST"}}, {"createdAt": {"S": "soon"}}])
+def test_a_corrupt_record_is_released_after_its_window(
+    run: Console, attribute: dict[str, Any]
+) -> None:
+    """A delivery of its key is dead-lettered, and does not run as if it were the first."""
+    ended = epoch_ms() // 1000 - DAY_S
+    item = item_of(record("billing#a", COMPLETED, 2 * HOUR, expiry=ended)) | attribute
+    fake = FakeDynamoDB({})
+    store = DynamoDBStore("Records", transport=fake)
+    fake("PutItem", {"TableName": "Records", "Item": item})
+    assert run.keys("list", store) == ["billing#a"]
+    assert "1 of 1 done" in run("release billing#a --yes", store)
+    assert status_of(store, "billing#a") == FAILED
 
 
 def test_everything_at_once_is_not_offered(run: Console, store: Store) -> None:

@@ -8,7 +8,7 @@ from carride_idempotency.clock import to_ms
 from carride_idempotency.keys import LETTER, downstream_key
 from carride_idempotency.operators.choosing import consumer_of, is_of_a_call
 from carride_idempotency.policy import LONGEST_LEASE_MS
-from carride_idempotency.protocol.decision import has_crashed, is_corrupt
+from carride_idempotency.protocol.decision import has_crashed, is_corrupt, is_forgotten
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 
 _LONGEST_LEFT_MS: Final = LONGEST_LEASE_MS + 60_000
@@ -57,13 +57,6 @@ def is_held(record: Record, now_ms: int) -> bool:
     if record.status != IN_PROGRESS or record.lease_ms is None or has_crashed(record, now_ms):
         return False
     return record.lease_ms <= now_ms + _LONGEST_LEFT_MS
-
-
-def is_forgotten(record: Record, now_ms: int) -> bool:
-    """Return whether the window of a record has ended, so that its key runs as if it were new."""
-    if record.status == IN_PROGRESS or record.expiry is None:
-        return False
-    return record.expiry * 1000 < now_ms
 
 
 def sent_keys(record: Record) -> dict[str, str]:

@@ -14,8 +14,8 @@ from carride_idempotency.stores.dynamodb import DynamoDBStore, _judge, _key_of
 from carride_idempotency.stores.memory import MemoryStore
 from carride_idempotency.stores.transport import ServiceError
 
-type _ReadAtOnce = Callable[[Sequence[str], int | None], Iterator[Record]]
-"""Reads the records under keys, before an epoch millisecond."""
+type _ReadAtOnce = Callable[[Sequence[str]], Iterator[Record]]
+"""Reads the records under keys."""
 
 _AT_ONCE: Final = 500
 """Keys of one pipeline to a server."""
@@ -34,9 +34,7 @@ class Listed(Protocol):
         ...
 
 
-def records_at(
-    store: Store, keys: Iterable[str], *, until_ms: int | None = None
-) -> Iterator[Record]:
+def records_at(store: Store, keys: Iterable[str]) -> Iterator[Record]:
     """Yield the records that exist under keys, each once and in any order.
 
     A DynamoDB table, and a server that is not a cluster, are asked for many at once. Other stores
@@ -45,7 +43,6 @@ def records_at(
     Args:
         store: holds the records.
         keys: as records have them. One that no table can have has no record.
-        until_ms: the epoch millisecond by which every further try must end.
 
     Raises:
         StoreError: the store did not answer.
@@ -55,8 +52,8 @@ def records_at(
         wanted = [key for key in wanted if len(key.encode(errors="replace")) <= _MOST_KEY_BYTES]
     read = _read_at_once(store)
     if read is None or len(wanted) == 1:
-        return _one_by_one(store, wanted, until_ms)
-    return read(wanted, until_ms)
+        return _one_by_one(store, wanted)
+    return read(wanted)
 
 
 def _read_at_once(store: Store) -> _ReadAtOnce | None:
@@ -71,46 +68,51 @@ def _read_at_once(store: Store) -> _ReadAtOnce | None:
     return None
 
 
-def _one_by_one(store: Store, keys: Iterable[str], until_ms: int | None) -> Iterator[Record]:
+def _one_by_one(store: Store, keys: Iterable[str]) -> Iterator[Record]:
     for key in keys:
-        record = store.read(key, until_ms=until_ms)
+        record = store.read(key)
         if record is not None:
             yield record
 
 
-def _at_in_table(
-    store: DynamoDBStore, keys: Sequence[str], until_ms: int | None
-) -> Iterator[Record]:
+def _at_in_table(store: DynamoDBStore, keys: Sequence[str]) -> Iterator[Record]:
     for some in batched(keys, _MOST_KEYS):
-        yield from map(record_of, _batch_of(store, some, until_ms))
+        yield from map(record_of, _batch_of(store, some))
 
 
-def _batch_of(
-    store: DynamoDBStore, keys: Sequence[str], until_ms: int | None
-) -> list[Mapping[str, Any]]:
-    """Return the items under up to 100 keys. What an answer leaves out is a try of its own."""
-    found = list[Mapping[str, Any]]()
+def _batch_of(store: DynamoDBStore, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the items under up to 100 keys.
+
+    An answer of 16 MB leaves keys out, and so does one of a busy table. Each answer that has read a
+    key starts the tries anew.
+    """
     left: Any = {store._table: {"ConsistentRead": True, "Keys": [*map(_key_of, keys)]}}
-
-    def ask() -> None:
-        nonlocal left
-        answer = store._transport("BatchGetItem", {"RequestItems": left})
+    while left:
+        answer = store._retries.send(
+            f"BatchGetItem on {store._table}",
+            partial(_part_of, store, left),
+            partial(_judge, actions=0),
+            longest_try_s=store._transport.longest_try_s,
+            until_ms=None,
+            remedy=store._remedy,
+        )
         for items in answer["Responses"].values():
             _check_keys([item["idempotencyKey"]["S"] for item in items], keys)
-            found.extend(items)
+            yield from items
         left = answer.get("UnprocessedKeys")
-        if left:
-            raise ServiceError("ThrottlingException", 200, "some keys were not read", {})
 
-    store._retries.send(
-        f"BatchGetItem on {store._table}",
-        ask,
-        partial(_judge, actions=0),
-        longest_try_s=store._transport.longest_try_s,
-        until_ms=until_ms,
-        remedy=store._remedy,
-    )
-    return found
+
+def _part_of(store: DynamoDBStore, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer for at least one of the wanted keys."""
+    answer = store._transport("BatchGetItem", {"RequestItems": wanted})
+    if _keys_in(answer.get("UnprocessedKeys", {})) == _keys_in(wanted):
+        raise ServiceError("ThrottlingException", 200, "no key was read", {})
+    return answer
+
+
+def _keys_in(request: Mapping[str, Any]) -> int:
+    """Return how many keys a BatchGetItem asks for."""
+    return sum(len(table["Keys"]) for table in request.values())
 
 
 def _check_keys(answered: Iterable[str], asked: Iterable[str]) -> None:
@@ -123,7 +125,7 @@ def _check_keys(answered: Iterable[str], asked: Iterable[str]) -> None:
         raise StoreUnavailableError("the answer is about other keys: it is another request's")
 
 
-def _at_in_server(store: Any, keys: Sequence[str], until_ms: int | None) -> Iterator[Record]:
+def _at_in_server(store: Any, keys: Sequence[str]) -> Iterator[Record]:
     from carride_idempotency.stores.valkey import _READ, _record_of, _text
 
     def ask() -> list[Any]:
@@ -134,7 +136,7 @@ def _at_in_server(store: Any, keys: Sequence[str], until_ms: int | None) -> Iter
         return answers
 
     for some in batched(keys, _AT_ONCE):
-        answers = store._send(f"reading {len(some)} records", ask, until_ms)
+        answers = store._send(f"reading {len(some)} records", ask, None)
         for key, (server_ms, answered, fields) in zip(some, answers, strict=True):
             _check_keys([_text(answered)], [store._prefix + key])
             record = _record_of(key, fields, server_ms, store._clock())
@@ -185,16 +187,20 @@ def _in_table(
     request: dict[str, Any] = {"TableName": store._table, "ConsistentRead": index is None}
     if index is not None:
         request["IndexName"] = index
-    conditions = ["attribute_exists(#s)"]
+    conditions = list[str]()
     values: dict[str, Any] = {}
+    if index is None:  # which holds records alone, and may be the last to show a damaged one
+        conditions.append("attribute_exists(#s)")
     if status is not None:
         conditions.append("#s = :s")
         values[":s"] = {"S": status}
     if consumer is not None:
         conditions.append("begins_with(idempotencyKey, :c)")
         values[":c"] = {"S": consumer}
-    request["FilterExpression"] = " AND ".join(conditions)
-    request["ExpressionAttributeNames"] = {"#s": "status"}
+    if conditions:
+        request["FilterExpression"] = " AND ".join(conditions)
+    if index is None or status is not None:
+        request["ExpressionAttributeNames"] = {"#s": "status"}
     if values:
         request["ExpressionAttributeValues"] = values
     start: dict[str, Any] | None = {}

@@ -6,23 +6,20 @@ A change is planned on a record as it was read, shown, and written only if the r
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.operators.changing import ChangeRefusedError, Planned
 from carride_idempotency.operators.choosing import Choice
-from carride_idempotency.operators.explaining import Explained, explain, is_forgotten
+from carride_idempotency.operators.explaining import Explained, explain
 from carride_idempotency.operators.reading import records_at, records_in
 from carride_idempotency.policy import DAY
-from carride_idempotency.protocol.decision import released
+from carride_idempotency.protocol.decision import is_forgotten, released
 from carride_idempotency.protocol.externals import NOT_DONE, Answer, Stored
 from carride_idempotency.record import Record
 from carride_idempotency.recovery import forgotten, new_owner
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.codec import as_stored
-
-_PATIENCE_MS: Final = 20_000
-"""After so long, a read that had no answer is not sent again: an operator waits for it."""
 
 type Planner = Callable[[Record, Explained], Planned]
 """Plans the change of a record, or raises a ChangeRefusedError."""
@@ -75,10 +72,9 @@ class Records:
     def at(self, keys: Iterable[str]) -> Iterator[Record]:
         """Yield the records that exist under keys, which are read together."""
         wanted = {*keys}
-        until_ms = epoch_ms() + _PATIENCE_MS
         for store in self.stores:
             of_store = [key for key in wanted if self.store_of(key) is store]
-            yield from records_at(store, of_store, until_ms=until_ms)
+            yield from records_at(store, of_store)
 
     def by_key(self, keys: Iterable[str]) -> dict[str, Record]:
         """Return the records that exist under keys, by key."""
@@ -111,15 +107,18 @@ class Records:
         Raises:
             NoRecordError: a key that the choice names has none.
         """
-        found = self._all(choice, index)
-        if choice.keys:
-            found = iter(self.named(choice.keys))
+        found: Iterable[Record] = (
+            self.named(choice.keys) if choice.keys else self._all(choice, index)
+        )
         for record in found:
             if choice.has(record, now_ms) and not is_forgotten(record, now_ms):
                 yield record
 
     def _all(self, choice: Choice, index: str | None) -> Iterator[Record]:
-        for store in self.stores:
+        stores = self.stores
+        if choice.consumer is not None:
+            stores = (self.store_of(f"{choice.consumer}#"),)
+        for store in stores:
             yield from records_in(
                 store, consumer=choice.consumer, status=choice.status, index=index
             )

@@ -328,7 +328,7 @@ def decide(found: Record | None, request: ClaimRequest, now_ms: int) -> Step:
     if found.owner == request.owner:
         return _decide_own(found, request, now_ms)
     status = found.status
-    if status in _FORGOTTEN and is_over(found, request.limits, now_ms):
+    if is_forgotten(found, now_ms - request.limits.skew_ms):
         return Write(found, attempt(request, now_ms, found._replace(attempt=0, created_ms=now_ms)))
     if differ(found.fingerprint, request.fingerprint):
         return Mismatch(found)
@@ -454,9 +454,15 @@ def is_takeover(step: object, request: ClaimRequest) -> bool:
     )
 
 
-def is_over(record: Record, limits: Limits, now_ms: int) -> bool:
-    """Return whether the window has ended. DynamoDB deletes the record up to two days later."""
-    return record.expiry is not None and record.expiry * 1000 + limits.skew_ms < now_ms
+def is_forgotten(record: Record, now_ms: int) -> bool:
+    """Return whether the window of a record has ended, so that its key runs as if it were new.
+
+    DynamoDB deletes the record up to two days later. A claim and a corrupt record are not
+    forgotten.
+    """
+    if record.status not in _FORGOTTEN or record.expiry is None:
+        return False
+    return record.expiry * 1000 < now_ms
 
 
 def is_beyond_window(sent_ms: int, end_ms: int, limits: Limits) -> bool:

@@ -42,8 +42,8 @@ from carride_idempotency.protocol.decision import (
     decide,
     is_beyond_window,
     is_corrupt,
+    is_forgotten,
     is_live,
-    is_over,
     is_takeover,
     settled,
 )
@@ -463,7 +463,7 @@ class Runner:
         if delivery.id is None or not delivery.remembered:
             return None
         record = self._cache.get(delivery.key, delivery.id, now_ms)
-        if record is None or is_over(record, self._limits, now_ms):
+        if record is None or is_forgotten(record, now_ms - self._limits.skew_ms):
             return None
         if differ(record.fingerprint, delivery.fingerprint):
             return None

@@ -265,7 +265,7 @@ class DynamoDBStore:
         if isinstance(error, ServiceError) and error.status == 0:
             return "; it was not sent: check where the function's credentials come from"
         if not _is_of_the_record(error):
-            return "; check the table, what was sent and the function's role"
+            return "; check the table, what was sent and the role that sent it"
         return (
             ". If that is about a key: this store writes the partition key idempotencyKey, of type "
             "string, and no sort key. A table with another key can hold no record: take another "

@@ -95,7 +95,7 @@ class Retries:
         if unanswered is None:
             advice = remedy(last) if verdict is Verdict.REFUSED else ""
             raise StoreRefusedError(
-                f"{what} was refused, and nothing was written: {last}{advice}"
+                f"{what} was refused, and did nothing: {last}{advice}"
             ) from last
         also = "" if unanswered is last else f"; the last try was refused: {last}"
         raise StoreUnavailableError(
