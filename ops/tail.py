@@ -30,15 +30,18 @@ _OUTCOMES: Final = observation.PROTECTED | {observation.UNPROTECTED}
 
 
 RETRYING: Final = "retrying"
+_COMPLETED: Final = "completed"
+_COMPLETED_BEFORE: Final = "completed before"
 _BECAME: Final[Mapping[str, str]] = {
-    **dict.fromkeys(observation.COMMITTED, "completed"),
-    observation.DUPLICATE: "completed before",
+    **dict.fromkeys(observation.COMMITTED, _COMPLETED),
+    observation.DUPLICATE: _COMPLETED_BEFORE,
     observation.FAILED: RETRYING,
     observation.BUSY: RETRYING,
     observation.LOST_LEASE: RETRYING,
     observation.EXPIRED: "expired",
     observation.QUARANTINED: "quarantined",
     observation.DEAD_LETTERED: "dead-lettered",
+    observation.UNPROTECTED: "run unprotected",
 }
 """What a delivery shows of its event, by the delivery's outcome."""
 _ADDS_NOTHING: Final = frozenset(
@@ -202,6 +205,9 @@ def _events_in(
 def _is_news(state: str, known: str, outcome: str) -> bool:
     """Return whether a delivery shows more of an event than what is known of it."""
     if known != RETRYING and outcome in _ADDS_NOTHING:
+        return False
+    # A late copy expires before the record of the event is read.
+    if known in (_COMPLETED, _COMPLETED_BEFORE) and outcome == observation.EXPIRED:
         return False
     return state != known
 

@@ -88,7 +88,7 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
         return {
             "title": _title(outages),
             "outage": outages[0] if outages else None,
-            "others": _others(feed, outages),
+            "others": _others(feed, now),
             "strips": strips,
             "legend": _legend(strips),
             "ticks": list(_ticks(window, now)),
@@ -145,11 +145,18 @@ def _recently(feed: Feed, window: Window, now: float, outages: Sequence[Outage])
 
 def _without_effect(feed: Feed, now: float) -> Iterator[str]:
     """Yield in words which consumers gave up, and have not shown since that they work again."""
+    for outage in _unended(feed, now):
+        if not outage.is_on(now * 1000):
+            since = clock_text(outage.since_ms, now * 1000)
+            yield f"nothing has taken effect at {outage.consumer} since {since}"
+
+
+def _unended(feed: Feed, now: float) -> Iterator[Outage]:
+    """Yield the newest outage of each consumer at which nothing has taken effect since."""
     for each in feed.consumers:
         for outage in feed.index.outages.of(each.name, now * 1000)[-1:]:
-            if outage.until_ms is None and not outage.is_on(now * 1000):
-                since = clock_text(outage.since_ms, now * 1000)
-                yield f"nothing has taken effect at {each.name} since {since}"
+            if outage.until_ms is None:
+                yield outage
 
 
 def _given_up(counts: Mapping[str, int]) -> str:
@@ -182,9 +189,9 @@ def _title(outages: Sequence[Outage]) -> str:
     return f"{outages[0].consumer} fails · Flow" if outages else "Flow"
 
 
-def _others(feed: Feed, outages: Sequence[Outage]) -> str:
+def _others(feed: Feed, now: float) -> str:
     """Return which consumers are not affected, in a sentence."""
-    failing = {each.consumer for each in outages}
+    failing = {each.consumer for each in _unended(feed, now)}
     well = [each.name for each in feed.consumers if each.name not in failing]
     if not well:
         return "No consumer is spared."

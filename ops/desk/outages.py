@@ -10,8 +10,9 @@ _FAILURES: Final = 3
 """An outage has at least so many failures in a row, …"""
 _EVENTS: Final = 2
 """… of at least so many events: one poisonous event is no outage."""
-_QUIET_MS: Final = 3 * 60_000
-"""A failure after so long begins another outage: Lambda tries again after 1 and 2 minutes."""
+_QUIET_MS: Final = 4 * 60_000
+"""A failure after so long begins another outage: Lambda tries again after 1 and 2 minutes, and a
+queue after its visibility timeout of 3."""
 _GIVEN_UP: Final = frozenset({observation.DEAD_LETTERED, observation.QUARANTINED})
 _MOST_KEPT: Final = 50
 
@@ -65,6 +66,8 @@ class Outages:
         if found is not None and is_another and outcome == observation.FAILED:
             self._end(consumer, found.last_ms)
         if outcome in observation.COMMITTED:
+            if consumer in self._open:
+                self._failed_before[consumer] = self._open[consumer].retried
             self._end(consumer, time_ms)
         elif outcome in _GIVEN_UP:
             self._give_up(consumer, event, time_ms)
@@ -95,8 +98,6 @@ class Outages:
 
     def _end(self, consumer: str, time_ms: int) -> None:
         found = self._open.pop(consumer, None)
-        if found is not None:
-            self._failed_before[consumer] = found.retried
         if found is not None and found.is_real:
             found.until_ms = time_ms
             self._past.append(found)

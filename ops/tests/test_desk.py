@@ -424,6 +424,25 @@ def test_flow_says_what_fails_and_what_does_not() -> None:
 
 
 @mock_aws
+def test_a_consumer_that_gave_everything_up_is_not_said_to_be_spared() -> None:
+    """It has shown no effect since, while another one fails now."""
+    desk = desk_of(empty_stack())
+    now_ms = time.time() * 1000
+    events = [completed(f"order_{number}") for number in range(4)]
+    for consumer, at_ms, outcomes in (
+        ("payment", now_ms - 20 * 60_000, (observation.FAILED, observation.DEAD_LETTERED)),
+        ("ride-history", now_ms - 8_000, (observation.FAILED,)),
+    ):
+        for outcome in outcomes:
+            for event in events:
+                publish(desk.feed.index, event, at_ms - 1)
+                deliver(desk.feed.index, event, consumer, at_ms, outcome)
+    text = get(desk, "/").text
+    assert "ride-history has failed" in text
+    assert "dispatch is not affected." in text
+
+
+@mock_aws
 def test_flow_does_not_say_that_all_is_well_before_a_consumer_that_gave_up_works_again() -> None:
     """However long ago that was: only an effect ends it."""
     desk = desk_of(empty_stack())

@@ -161,10 +161,22 @@ def test_a_consumer_that_gave_up_is_not_said_to_work_before_it_does(
     assert [each.until_ms for each in found.of("payment", since_ms)] == until_ms
 
 
+@pytest.mark.parametrize("minutes", [1, 3.3, 5, 20])
+def test_a_consumer_that_fails_again_after_minutes_has_not_worked_between(minutes: float) -> None:
+    """Whenever its events are tried again: only an effect shows that it works."""
+    found = Outages()
+    again_ms = NOW_MS + round(minutes * 60_000)
+    for begin_ms, outcome in ((NOW_MS, FAILED), (again_ms, FAILED), (again_ms + 3_000, LETTERED)):
+        for number, event in enumerate("abc"):
+            found.add("payment", outcome, event, "no answer", begin_ms + 500 * number)
+    (newest,) = found.of("payment", again_ms + 9_000)
+    assert newest.until_ms is None
+
+
 def test_an_outage_of_which_nothing_more_is_heard_is_not_on_for_ever() -> None:
     """A stack without traffic says nothing about its consumers."""
     found = outages((FAILED, "a"), (FAILED, "b"), (FAILED, "a"))
-    assert found.now(NOW_MS + 4 * 60_000) == []
+    assert found.now(NOW_MS + 5 * 60_000) == []
 
 
 def test_an_outage_begins_with_its_own_first_failure() -> None:

@@ -350,6 +350,14 @@ BECAME: Final[dict[str, tuple[dict[str, Any], dict[str, int], str | None]]] = {
     "FFLFN": ({}, {"completed": 1}, None),
     "LFB": ({}, {"retrying": 1}, "F"),
     "FQ": ({}, {"quarantined": 1}, None),
+    "E": ({}, {"expired": 1}, None),
+    "FE": ({}, {"expired": 1}, None),
+    "NE": ({}, {"completed": 1}, None),
+    "FNE": ({}, {"completed": 1}, None),
+    "DE": ({}, {"completed before": 1}, None),
+    "LE": ({}, {"expired": 1}, None),
+    "EN": ({}, {"completed": 1}, None),
+    "U": ({}, {"run unprotected": 1}, None),
     "FFN": ({"outcome": "Failed"}, {"Failed": 1}, None),
 }
 """Deliveries of an event, each by a letter; options; what became of the event, and since when."""
@@ -360,6 +368,8 @@ OUTCOMES: Final = {
     "B": "Busy",
     "L": "DeadLettered",
     "Q": "Quarantined",
+    "E": "Expired",
+    "U": "Unprotected",
 }
 
 
