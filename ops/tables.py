@@ -2,9 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import batched
 from typing import Any, Final
 
 from carride_idempotency import marshalling
+from carride_idempotency.operators.reading import keys_in
+from carride_idempotency.stores.retries import Retries, Verdict
 from ops.stack import StackRef
 
 MOST_KEYS: Final = 100
@@ -13,19 +17,19 @@ MOST_KEYS: Final = 100
 type Wire = dict[str, dict[str, Any]]
 """A key or an item."""
 
+_retries: Final = Retries()
+
+
+class _NothingReadError(Exception):
+    """Raised if an answer has left out every key."""
+
 
 def get(dynamodb: Any, table: str, keys: Iterable[Wire]) -> Iterator[Wire]:
     """Yield the items that exist under some keys."""
-    left = list(keys)
-    while left:
-        asked = left[:MOST_KEYS]
-        left = left[MOST_KEYS:]
-        request = {table: {"Keys": asked, "ConsistentRead": True}}
-        answer = dynamodb.batch_get_item(RequestItems=request)
-        yield from answer["Responses"].get(table, [])
-        unprocessed = answer.get("UnprocessedKeys", {})
-        if table in unprocessed:
-            left += unprocessed[table]["Keys"]
+    for some in batched(keys, MOST_KEYS, strict=False):
+        asked = {table: {"Keys": [*some], "ConsistentRead": True}}
+        for found in _answers(dynamodb, asked):
+            yield from found.get(table, [])
 
 
 def under(stack: StackRef, table: str, name: str, keys: Iterable[str]) -> Iterator[Wire]:
@@ -39,21 +43,47 @@ def under(stack: StackRef, table: str, name: str, keys: Iterable[str]) -> Iterat
 
 def get_each(dynamodb: Any, keys: Mapping[str, Wire]) -> dict[str, Wire]:
     """Return the item that each table has under its key, by the table's name, in one request."""
-    left = {table: {"Keys": [key], "ConsistentRead": True} for table, key in keys.items()}
+    asked = {table: {"Keys": [key], "ConsistentRead": True} for table, key in keys.items()}
     found = dict[str, Wire]()
-    while left:
-        answer = dynamodb.batch_get_item(RequestItems=left)
-        for table, items in answer["Responses"].items():
+    for answer in _answers(dynamodb, asked):
+        for table, items in answer.items():
             if items:
                 found[table] = items[0]
-        left = answer.get("UnprocessedKeys", {})
     return found
 
 
-def in_index(dynamodb: Any, table: str, index: str) -> Iterator[Wire]:
-    """Yield every item of an index, which may lack the latest writes."""
-    for page in dynamodb.get_paginator("scan").paginate(TableName=table, IndexName=index):
-        yield from page["Items"]
+def _answers(dynamodb: Any, asked: Mapping[str, Any]) -> Iterator[Mapping[str, list[Wire]]]:
+    """Yield the items of a BatchGetItem by table, until every key was read.
+
+    An answer may leave keys out. Each one that has read a key starts the tries anew.
+
+    Raises:
+        StoreError: no key was read in any of the tries.
+    """
+    left = asked
+    while left:
+        answer = _retries.send(
+            "BatchGetItem",
+            partial(_part_of, dynamodb, left),
+            _judge,
+            longest_try_s=0.0,  # nothing limits when the last try ends
+            until_ms=None,
+        )
+        yield answer["Responses"]
+        left = answer.get("UnprocessedKeys", {})
+
+
+def _part_of(dynamodb: Any, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer for at least one of the keys that are asked for."""
+    answer: Mapping[str, Any] = dynamodb.batch_get_item(RequestItems=asked)
+    if keys_in(answer.get("UnprocessedKeys", {})) == keys_in(asked):
+        raise _NothingReadError("no key was read")
+    return answer
+
+
+def _judge(error: Exception) -> Verdict | None:
+    """Return what an error says; None for those of the client, which tries again by itself."""
+    return Verdict.PASSING if isinstance(error, _NothingReadError) else None
 
 
 def scan(dynamodb: Any, table: str, condition: str = "", **given: object) -> Iterator[Wire]:

@@ -151,6 +151,7 @@ RELEASED_TOGETHER: Final = {
             "operators.forms",
             "operators.plans",
             "operators.queues",
+            "operators.reading",
             "operators.records",
             "operators.redriving",
             "operators.site",
@@ -159,6 +160,7 @@ RELEASED_TOGETHER: Final = {
             "recovery",
             "stores.dynamodb",
             "stores.memory",
+            "stores.retries",
         }
     ),
     "tools": frozenset[str](),

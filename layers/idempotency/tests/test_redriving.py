@@ -39,6 +39,7 @@ from carride_idempotency.operators.redriving import (
     LetterChoice,
     Redrive,
     RedriveError,
+    groups_of,
     plan_redrive,
 )
 from carride_idempotency.operators.targets import FunctionTarget, QueueSite, QueueTarget
@@ -226,6 +227,27 @@ def test_a_key_that_fails_again_is_one_trial_and_released_once(shop: Shop) -> No
     done = Redrive(shop.site(), plan, **QUIET).carry_out()
     assert sorted(tried) == ["1", "2", "3"]
     assert (done.released, done.stayed, shop.left) == (3, {FAILED_AGAIN: 3}, 4)
+
+
+def test_another_letter_of_a_key_that_has_failed_again_stays(shop: Shop) -> None:
+    """Also in a group of its own, in which nothing was tried, and if its key needs no release."""
+    consumer: Consumer[dict[str, Any]] = Consumer("shop", shop.store, key="detail.id")
+    shop.handler = consumer.event_handler(shop.work)
+    event = eventbridge_event({"id": "1"}, event_id="id-1")
+    for error in ("no host", "no memory"):
+        shop.dead_letter(DeadLetter("QUARANTINED", error, "shop", "shop#1", 1, event))
+    ran = list[str]()
+
+    def fails(key: str) -> Exception:
+        ran.append(key)
+        return OSError("still no host")
+
+    shop.fails = fails
+    plan = plan_redrive(shop.site(), LetterChoice())
+    assert (plan.goes, len(groups_of(plan.letters))) == (2, 2)
+    done = Redrive(shop.site(), plan, **QUIET).carry_out()
+    assert (ran, done.sent, shop.left) == (["1"], 0, 2)
+    assert done.stayed[FAILED_AGAIN] == 1
 
 
 def test_a_failure_that_is_not_fixed_costs_three_letters_of_its_group(shop: Shop) -> None:

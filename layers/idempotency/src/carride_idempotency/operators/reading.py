@@ -105,12 +105,12 @@ def _batch_of(store: DynamoDBStore, keys: Sequence[str]) -> Iterator[Mapping[str
 def _part_of(store: DynamoDBStore, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an answer for at least one of the wanted keys."""
     answer = store._transport("BatchGetItem", {"RequestItems": wanted})
-    if _keys_in(answer.get("UnprocessedKeys", {})) == _keys_in(wanted):
+    if keys_in(answer.get("UnprocessedKeys", {})) == keys_in(wanted):
         raise ServiceError("ThrottlingException", 200, "no key was read", {})
     return answer
 
 
-def _keys_in(request: Mapping[str, Any]) -> int:
+def keys_in(request: Mapping[str, Any]) -> int:
     """Return how many keys a BatchGetItem asks for."""
     return sum(len(table["Keys"]) for table in request.values())
 

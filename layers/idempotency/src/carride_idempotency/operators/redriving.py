@@ -506,13 +506,15 @@ class Redrive[L: AnyLetter]:
     def _why_it_stays(self, planned: PlannedLetter[L], judged: PlannedLetter[L]) -> str | None:
         """Return why a letter stays that is judged so by now; None if it goes as planned.
 
-        A letter whose key went before finds another record than was shown. It goes, but a redrive
-        releases no key twice.
+        A letter whose key went before finds another record than was shown. It goes if that one has
+        not failed, but a redrive releases no key twice.
         """
         if not judged.verdict.goes:
             return judged.verdict.says
         if planned.letter.key in self._gone_keys:
-            return FAILED_AGAIN if judged.verdict.releases else None
+            trials = [each.trial for each in self._tried.values() if each.key == judged.letter.key]
+            has_failed = Trial.FAILED in trials
+            return FAILED_AGAIN if judged.verdict.releases or has_failed else None
         seen = (judged.verdict, judged.revision)
         if seen != (planned.verdict, planned.revision):
             return CHANGED
