@@ -305,6 +305,24 @@ def redrive_command(queue: str, option: str, value: str, *, releases: bool) -> s
     return shlex.join(words)
 
 
+def redrive_of(letter: DeadLetter, *, releases: bool) -> str:
+    """Return the command that shows what a redrive of a letter would do, and of its copies.
+
+    Arguments as in `redrive_command`. A letter without a key is chosen by its own id.
+    """
+    option = "key" if letter.key else "letter"
+    return redrive_command(letter.queue, option, letter.key or letter.id, releases=releases)
+
+
+def verdicts_in(verdicts: Iterable[Verdict]) -> list[str]:
+    """Return what a redrive does with letters: a line for each verdict, with their number."""
+    lines = []
+    for (goes, why), number in Counter((each.goes, each.says) for each in verdicts).items():
+        one, several = ("goes", "go") if goes else ("stays", "stay")
+        lines.append(f"{number:,} {one if number == 1 else several}: {why}")
+    return lines
+
+
 def letter_of(queue: str, message: Any) -> DeadLetter:
     """Return a message of a dead-letter queue as a letter, whoever sent it."""
     content = content_in(message)

@@ -41,7 +41,7 @@ from ops.audit.evidence import (
 from ops.audit.queues import Letters, json_object
 from ops.audit.reading import BUS, booked_ride, delivered_in, published_in
 from ops.audit.saga import saga_of
-from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, redrive_command, ride_of
+from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, redrive_of, ride_of
 from ops.holds import Hold, Kind, by_audit, in_order, without_letter
 from ops.policies import MOST_ATTEMPTS
 from ops.records import StackRecords, candidates, keys_of, ride_items, tables_of
@@ -253,7 +253,7 @@ def _given_up(hold: Hold, at: AtConsumer) -> Hold:
         letters=len(at.dead_letters),
         letter_id=newest.id,
         queue=newest.queue,
-        command=redrive_command(newest.queue, "letter", newest.id, releases=releases),
+        command=redrive_of(newest, releases=releases),
     )
 
 

@@ -1,7 +1,6 @@
 """Render dead letters, redrives, rides, events and records for a terminal."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from textwrap import wrap
@@ -22,7 +21,7 @@ from carride_idempotency.operators.redriving import (
 )
 from ops.audit.evidence import Delivered, Published, grouped
 from ops.cli.show import as_fields, plain, show, table
-from ops.dead_letters import SHORT_ID, DeadLetter, DeadLetters, Failure, copies_in
+from ops.dead_letters import SHORT_ID, DeadLetter, DeadLetters, Failure, copies_in, verdicts_in
 from ops.doctor import Findings
 from ops.holds import Hold, Kind
 from ops.keys import Key, KeyList
@@ -223,19 +222,12 @@ def _planned_group(letters: list[PlannedLetter[DeadLetter]]) -> Iterator[Rendera
         yield _Paragraph(first.error, indent="  ")
     if len(letters) == 1:
         yield f"  {_in_a_line(first)}"
-    outcomes = Counter((each.verdict.goes, each.verdict.says) for each in letters)
-    for (goes, why), number in outcomes.items():
-        yield _Paragraph(f"{number:,} {_verb(number, goes=goes)}: {why}", indent="  ")
+    for line in verdicts_in(each.verdict for each in letters):
+        yield _Paragraph(line, indent="  ")
     by_consumer = grouped((consumer_of(key), key) for key in released_keys(letters))
     for consumer, keys in by_consumer.items():
         named = ", ".join(keys)
         yield _Paragraph(f"releases {counted(len(keys), 'key')} of {consumer}: {named}", "  ")
-
-
-def _verb(number: int, *, goes: bool) -> str:
-    """Return what that many letters do."""
-    one, several = ("goes", "go") if goes else ("stays", "stay")
-    return one if number == 1 else several
 
 
 @show.register
@@ -319,7 +311,7 @@ def _unread(unread: Unread) -> str:
     if unread.hidden:
         found.append(f"another reader hides {counted(unread.hidden, 'message')}: try again later")
     if unread.left:
-        found.append(f"{counted(unread.left, 'message')} were not read in the time of a page")
+        found.append(f"{counted(unread.left, 'message')} not read in the time of a page")
     return "; ".join(found)
 
 
@@ -332,7 +324,7 @@ def _held(hold: Hold) -> str:
         return f"{hold.kind}: {says(hold.audited)}"
     match hold.kind:
         case Kind.GIVEN_UP:
-            where = "and no letter is in its queues"
+            where = "and no letter was found in its queues"
             if hold.letters:
                 where = f"{counted(hold.letters, 'letter')} in {hold.queue}"
             return f"{hold.kind}: {what}, {where}{since}{error}"

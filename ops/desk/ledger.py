@@ -13,7 +13,6 @@ from ops.audit.ledger import Account
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
 from ops.desk.facts import BUS, KEPT
-from ops.desk.letterbox import groups_in, redrivable
 from ops.desk.registry import Explanation, Next, Said, Seen, act, page
 from ops.sentences import says
 from ops.stack import FAILURES
@@ -85,7 +84,7 @@ def _redrivable(desk: Seen, waiting: int) -> int | None:
     with suppress(*FAILURES):
         reading = desk.letters()
         if waiting == sum(reading.counts.values()) == len(reading.found):
-            return redrivable(groups_in(reading.found))
+            return sum(each.verdict.goes for each in reading.found)
     return None
 
 

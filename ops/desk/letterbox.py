@@ -152,8 +152,8 @@ class Group(NamedTuple):
     where: str
     error: str
     """True of all letters: a word that differs is `…`."""
-    goes: bool
-    """Whether a redrive sends the oldest of them, which is the first that it sends."""
+    goes: int
+    """How many of them a redrive sends."""
     letters: tuple[Found, ...]
     """The newest first."""
     copies: int
@@ -204,11 +204,6 @@ def groups_in(found: Sequence[Found]) -> list[Group]:
     return groups
 
 
-def redrivable(groups: Iterable[Group]) -> int:
-    """Return how many letters the groups have of which a redrive sends the oldest."""
-    return sum(len(group.letters) for group in groups if group.goes)
-
-
 def _group(letters: Iterable[Found]) -> Group:
     in_order = sorted(letters, key=lambda each: each.letter.sent)
     first = in_order[0].letter
@@ -217,7 +212,7 @@ def _group(letters: Iterable[Found]) -> Group:
         where = f"at {first.consumer}"
     titles = {each.title for each in in_order}
     title = titles.pop() if len(titles) == 1 else title_of(first.reason)
-    goes = in_order[0].verdict.goes
+    goes = sum(each.verdict.goes for each in in_order)
     error = _shared([each.letter.error for each in in_order])
     copies = copies_in(each.letter.key for each in in_order)
     return Group(first.group, title, where, error, goes, tuple(reversed(in_order)), copies)

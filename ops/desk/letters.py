@@ -15,7 +15,9 @@ from ops.dead_letters import (
     DeadLetter,
     Redrives,
     redrive_command,
+    redrive_of,
     redriven_at,
+    verdicts_in,
 )
 from ops.desk.advice import MEND_FIRST, has_failed_again
 from ops.desk.deliveries import began_ms
@@ -86,6 +88,7 @@ def _of_group(group: Group) -> dict[str, Any]:
     return {
         "group": group,
         "failed_again": any(again),
+        "verdicts": verdicts_in(each.verdict for each in reversed(group.letters)),
         "advice": _ADVICE.get(letter.reason, _RUNBOOK),
         "redrive": redrive_command(letter.queue, "group", letter.group, releases=releases),
     }
@@ -136,8 +139,8 @@ class Section(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many letters they have."""
-        return sum(len(group.letters) for group in self.groups)
+        """How many of their letters a redrive sends, or how many stay if it sends none."""
+        return sum(group.goes or len(group.letters) for group in self.groups)
 
 
 def _sections(groups: list[Group]) -> list[Section]:
@@ -171,9 +174,6 @@ def _of_letter(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         for each in reading.found
         if letter.key and each.letter.key == letter.key and each.letter.id != letter.id
     ]
-    releases = found.verdict.releases
-    option = "key" if letter.key else "letter"
-    value = letter.key or letter.id
     return {
         "letter": letter,
         "reason": found.title,
@@ -189,7 +189,7 @@ def _of_letter(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         "is_ride": is_ride(letter.ride),
         "sent_ms": sent_ms,
         "payload": text,
-        "redrive": redrive_command(letter.queue, option, value, releases=releases),
+        "redrive": redrive_of(letter, releases=found.verdict.releases),
     }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,14 +19,16 @@ from moto.sqs.models import sqs_backends
 from carride.events import RideEvent
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
-from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, Status
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record, Status
 from carride_idempotency.record_items import item_of
 from ops import change_log
 from ops.audit import judge
 from ops.audit.evidence import DeadLettered, Evidence
 from ops.audit.reading import _queues, enabled
+from ops.dead_letters import DeadLetters
 from ops.desk.advice import MEND_FIRST
 from ops.desk.letterbox import MOST, Letterbox, groups_in, title_of
+from ops.letters import letters
 from ops.policies import records_of
 from ops.stack import StackRef
 from ops.tests.desk_world import (
@@ -95,6 +98,7 @@ def quarantine(
     *,
     attempt: int = 3,
     updated_ms: int = BEGIN_MS,
+    lease_ms: int | None = None,
 ) -> None:
     """Store the record of a key that was given up."""
     record = Record(
@@ -102,7 +106,7 @@ def quarantine(
         status=status,
         owner="one",
         attempt=attempt,
-        lease_ms=None,
+        lease_ms=lease_ms,
         expiry=None,
         fingerprint=None,
         delivery="d",
@@ -198,7 +202,7 @@ def test_a_letter_that_breaks_the_contract_leads_to_its_event(ref: StackRef) -> 
     line = {"message": json.dumps(broken(BROKEN_ID)["event"] | {"source": "s"})}
     desk.feed.index.add_published(line | {"timestamp": BEGIN_MS, "logStreamName": "bus"})
     answer = get(desk, f"/letters?event={BROKEN_ID}")
-    detail = answer.text.partition('<div class="detail">')[2]
+    detail = answer.text.partition('aria-label="letter"')[2]
     assert f'href="/event/{BROKEN_ID}"' in detail
     assert "A redrive would not help" in detail
     assert offered(detail) == []
@@ -348,7 +352,7 @@ def test_the_payload_of_a_letter_is_cut_and_shown_in_full_elsewhere(ref: StackRe
 def test_a_letter_that_is_gone_is_a_sentence(ref: StackRef) -> None:
     """And an empty mailbox is a page."""
     desk = desk_of(ref)
-    shown = get(desk, "/letters?letter=none").text.partition('class="detail"')[2]
+    shown = get(desk, "/letters?letter=none").text.partition("<h1>")[2]
     assert "No such letter" in shown
     assert "#i-check" not in shown.partition("</section>")[0]
     for queue in ("PaymentDlq", "RideHistoryDlq"):
@@ -477,20 +481,53 @@ def sent_letter(key: str) -> Any:
     }
 
 
-@pytest.mark.parametrize("audited", [3, 4])
-def test_ledger_and_letters_count_the_same_letters_that_can_be_redriven(
+def put_held(ref: StackRef, ride: str) -> None:
+    """Dead-letter an event as the others of `ref` were, whose key an attempt holds again."""
+    event = event_of(Life(ride).completed)
+    put_letter(ref, "PaymentDlq", "payment", event, NO_ANSWER)
+    lease_ms = int(time.time() * 1000) + 600_000
+    quarantine(ref, f"payment#{event.idempotencyid}", IN_PROGRESS, lease_ms=lease_ms)
+
+
+@pytest.mark.parametrize("is_held_first", [True, False])
+def test_a_group_says_what_a_redrive_does_with_each_of_its_letters(
+    ref: StackRef, *, is_held_first: bool
+) -> None:
+    """Not only with the oldest, which the others need not be like."""
+    if is_held_first:
+        ref.client("sqs").purge_queue(QueueUrl=ref.outputs["PaymentDlqUrl"])
+        put_held(ref, "order_02")
+        put_letter(ref, "PaymentDlq", "payment", FINISHED, NO_ANSWER)
+    else:
+        put_held(ref, "order_02")
+    desk = desk_of(ref)
+    (group,) = (
+        each for each in groups_in(desk.letters().found) if each.newest.letter.consumer == "payment"
+    )
+    assert {each.verdict.goes for each in group.letters} == {True, False}
+    text = get(desk, f"/letters?group={group.id}").text
+    assert all(each.verdict.says in text for each in group.letters)
+    assert offered(text) == ["payment"]
+
+
+@pytest.mark.parametrize("audited", [4, 5])
+def test_all_that_count_the_letters_that_can_be_redriven_count_the_same(
     audited: int, ref: StackRef
 ) -> None:
     """The ledger says nothing of them if the audit has counted others."""
+    put_held(ref, "order_02")
     desk = desk_of(ref)
     report = judge(Evidence(consumers=()))
     reasons = {
-        "PaymentDlq": Counter(QUARANTINED=1),
-        "RideHistoryDlq": Counter(CONTRACT=audited - 1),
+        "PaymentDlq": Counter(QUARANTINED=2),
+        "RideHistoryDlq": Counter(CONTRACT=audited - 2),
     }
-    ledger = replace(report.ledger, published=3, dead_lettered=reasons)
+    ledger = replace(report.ledger, published=4, dead_lettered=reasons)
     desk.feed.report = report._replace(ledger=ledger)
     heading = re.search(r"Can be redriven ([0-9]+)", get(desk, "/letters").text)
     assert heading is not None
     found = re.search(r'id="redrivable">([0-9]+)<', get(desk, "/ledger").text)
-    assert (found and found[1]) == (heading[1] if audited == 3 else None)
+    assert (found and found[1]) == (heading[1] if audited == 4 else None)
+    listed = letters(ref)
+    assert isinstance(listed, DeadLetters)
+    assert int(heading[1]) == sum(each.goes for each in listed.failures) == 1

@@ -218,7 +218,7 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
     page.wait_for_url(re.compile("/letters"))
     page.locator(".groups li a").first.press("Enter")
     page.wait_for_url(re.compile("letter="))
-    page.locator(".detail a[href^='/event/']").press("Enter")
+    page.locator(".pairs a[href^='/event/']").press("Enter")
     page.wait_for_url(re.compile("/event/"))
 
 
@@ -362,8 +362,8 @@ def test_letters_that_would_come_back_are_not_sent(site: Site, page: Page) -> No
     expect(page.locator(".groups [aria-expanded]")).to_contain_text("Breaks the contract")
     page.locator(".groups li a").first.click()
     page.wait_for_url(re.compile("letter="))
-    expect(page.locator(".detail")).to_contain_text("A redrive would not help")
-    event = page.locator(".detail a[href^='/event/']")
+    shown(page.get_by_role("heading", name="A redrive would not help"))
+    event = page.locator(".pairs a[href^='/event/']")
     shown(event)
     event.click()
     page.wait_for_url(re.compile("/event/"))
