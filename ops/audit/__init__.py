@@ -49,8 +49,9 @@ class Report(NamedTuple):
     def to_json(self) -> dict[str, object]:
         """Return the ledger as JSON-ready values, with the saga under a key of its own.
 
-        What does not add up is listed whole: ``lost``, ``doubled``, ``overdue`` and
-        ``keys_without_letter``.
+        What does not add up is listed whole, such as ``lost``, ``doubled``, ``overdue``,
+        ``keys_without_letter`` and ``saga.problems``; the lines of `to_text` below the verdict name
+        twenty of each kind.
         """
         saga = self.saga.to_json()
         overdue = saga.pop("overdue")

@@ -133,6 +133,11 @@ class Wrong(NamedTuple):
         return f"{self.what} {self.id}{types}"
 
     @property
+    def subject(self) -> str:
+        """The event, ride or key that it is about: of the version or fact of a ride, the ride."""
+        return self.id.partition(VERSION)[0].partition("/")[0]
+
+    @property
     def line(self) -> str:
         """What is wrong, after the command that shows its event, ride or key."""
         shown = self._command()
@@ -140,11 +145,10 @@ class Wrong(NamedTuple):
 
     def _command(self) -> str:
         if self.kind == WITHOUT_LETTER:
-            return command("keys", self.id)
+            return command("keys", self.subject)
         if self.kind in (LOST, UNPUBLISHED) and VERSION not in self.id:
-            return command("event", self.id)
-        ride, _, _ = self.id.partition(VERSION)
-        return command("ride", ride.partition("/")[0])
+            return command("event", self.subject)
+        return command("ride", self.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from carride.events import ContractError, parse_event
 from carride.history import EVENT_PREFIX, timeline_of
+from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.operators.explaining import explain
 from carride_idempotency.record import QUARANTINED, Record
@@ -58,6 +59,8 @@ class Stop(NamedTuple):
     """Why the newest attempt failed, as the record of a quarantined key has it; else empty."""
     redrive: str
     """The command that shows what a redrive of its letter would do; empty without a letter."""
+    given_up_ms: float | None
+    """When the delivery ended that gave the event up last; None if none is known."""
     release: str
     """The command that shows what the release of its key would do; empty unless that waits."""
 
@@ -148,17 +151,20 @@ def _stop(
     if record is not None:
         history = desk.records.add(record.key, record)
         says = explain(record, desk.now(), MOST_ATTEMPTS).says
+    runs = fact.attempts(consumer.name)
+    gave_up = (run.ended_ms for run in runs if run.outcome == observation.DEAD_LETTERED)
     return Stop(
         name=consumer.name,
         takes=consumer.takes(fact.type),
         outcome=fact.outcome(consumer),
-        runs=tuple(fact.attempts(consumer.name)[-_MOST_RUNS:]),
+        runs=tuple(runs[-_MOST_RUNS:]),
         letter=fact.letters.get(consumer.name),
         history=tuple(history),
         says=says,
         effect=_effect(desk, consumer, fact, item),
         error=error,
         redrive=_redrive_of(consumer, fact, record),
+        given_up_ms=max(gave_up, default=None),
         release=release,
     )
 

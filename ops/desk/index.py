@@ -4,7 +4,7 @@ In memory and bounded. No I/O.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -52,9 +52,6 @@ class Index:
         self.open_rides: dict[str, None] = {}
         """The rides that have not ended, the oldest first."""
         self._closed = set[str]()
-        self.totals = defaultdict[str, Counter[str]](Counter)
-        """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the
-        producers, sources."""
         self.timeline = Timeline()
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
         """Ids of the facts without an outcome, by consumer."""
@@ -224,7 +221,6 @@ class Index:
 
     def _count(self, lane: str, what: str, time_ms: int) -> None:
         self.version += 1
-        self.totals[lane][what] += 1
         self.timeline.add(lane, what, time_ms)
 
     @property

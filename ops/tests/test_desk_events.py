@@ -177,6 +177,22 @@ def test_no_page_of_an_event_has_the_code_of_a_reason(ref: StackRef, reason: str
         assert reason not in get(desk, path).text
 
 
+def test_the_age_of_a_letter_is_that_of_the_delivery_that_gave_it_up(ref: StackRef) -> None:
+    """A copy that was refused since then made no letter."""
+    desk = desk_of(ref)
+    now_ms = desk.now().timestamp() * 1000
+    publish(desk.feed.index, CREATED, now_ms - 40 * 60_000)
+    for minutes, outcome in ((30, observation.DEAD_LETTERED), (20, observation.QUARANTINED)):
+        deliver(desk.feed.index, CREATED, "ride-history", now_ms - minutes * 60_000, outcome)
+    letter = DeadLettered(
+        "RideHistoryDlq", "QUARANTINED", "ride-history", None, CREATED.idempotencyid
+    )
+    desk.feed.index.add_letters([letter])
+    text = get(desk, f"/event/{CREATED.idempotencyid}").text.partition('id="at-ride-history"')[2]
+    header = text.partition("</header>")[0]
+    assert re.findall(r"(\d+) min ago", header) == ["30"]
+
+
 def test_a_ride_that_is_older_than_the_index_is_looked_up(ref: StackRef) -> None:
     """Its events come from the logs, and what the index has of them is newer."""
     log(ref, "CarRideEvents", on_bus(CREATED))

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -132,8 +133,9 @@ def test_ledger_and_flow_count_deliveries_alike(
     _, block = blocks_of(judge(evidence._replace(deliveries=deliveries)))
     shown = {name: numbers[HISTORY.name] for name, _, numbers in block.rows}
     assert shown.pop("deliveries") == sum(shown.values()) == len(deliveries)
+    total = sum(index.timeline.recent(HISTORY.name, BEGIN_MS / 1_000 + 2), Counter[str]())
     for each in DELIVERIES:
-        assert shown.get(each.row, 0) == each.of(index.totals[HISTORY.name])
+        assert shown.get(each.row, 0) == each.of(total)
 
 
 def test_an_effect_without_a_logged_commit_stands_beside_the_deliveries() -> None:
@@ -145,6 +147,21 @@ def test_an_effect_without_a_logged_commit_stands_beside_the_deliveries() -> Non
     logged = Delivered(HISTORY.name, observation.NEW, named.fact, BEFORE)
     _, block = blocks_of(judge(found._replace(deliveries=[logged])))
     assert "unlogged" not in {name for name, _, _ in block.rows}
+
+
+def test_each_line_of_the_ledger_leads_to_what_it_is_about() -> None:
+    """To a ride also if no event of its version is known."""
+    report = judge(world(["effects"]))
+    ledger = replace(
+        report.ledger,
+        unpublished=("e1", "order_01 version 3"),
+        two_ids={"order_02/CarAssigned": ()},
+    )
+    with mock_aws():
+        desk = desk_of(empty_stack())
+        desk.feed.report = report._replace(ledger=ledger)
+        text = get(desk, "/ledger").text
+    assert sorted(re.findall(r'href="/find\?q=([^"]*)"', text)) == ["e1", "order_01", "order_02"]
 
 
 def test_rides_and_events_with_the_same_failure_are_folded() -> None:
