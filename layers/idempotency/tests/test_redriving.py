@@ -229,6 +229,16 @@ def test_a_key_that_fails_again_is_one_trial_and_released_once(shop: Shop) -> No
     assert (done.released, done.stayed, shop.left) == (3, {FAILED_AGAIN: 3}, 4)
 
 
+def test_a_key_is_released_once_if_no_letter_is_tried_first(shop: Shop) -> None:
+    """Its other letters stay once it is quarantined again."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.deliver_copy("1")
+    plan = plan_redrive(shop.site(), LetterChoice(), releases=True)
+    done = Redrive(shop.site(), plan, tries_one=False, **QUIET).carry_out()
+    assert (done.released, done.stayed[FAILED_AGAIN]) == (1, 1)
+
+
 def test_another_letter_of_a_key_that_has_failed_again_stays(shop: Shop) -> None:
     """Also in a group of its own, in which nothing was tried, and if its key needs no release."""
     consumer: Consumer[dict[str, Any]] = Consumer("shop", shop.store, key="detail.id")
