@@ -55,8 +55,6 @@ CONSUMERS: Final = (
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )
 
-WITHHELD: Final = "events that fit no partners' rule"
-"""The name under which the routes of evidence have them."""
 LOG_RULE: Final = "CarRideLogRule"
 """It logs every event."""
 LOG_RULE_DLQ: Final = f"{LOG_RULE}Dlq"
@@ -69,6 +67,8 @@ OTHER_DLQS: Final = (
     "ReconcilerDlq",
 )
 """Dead-letter queues that belong to no consumer."""
+WITHHELD: Final = "events that fit no partners' rule"
+"""The name under which the routes of evidence have them."""
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 ALWAYS: Final = datetime.min.replace(tzinfo=UTC)

@@ -171,7 +171,6 @@ def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path
     )
 
 
-@pytest.mark.thorough
 def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
     """Each has the ride history's resources, but not its table, in at most 110 lines."""
     shutil.copytree(copied, tmp_path / "project", symlinks=True)
